@@ -1,0 +1,130 @@
+"""Topologies and counts from sentences (a corpus, or samples of a model) and from lists of n-grams."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.automata.model import NGramCounts, has_unknown
+from fedgram.automata.topology import Topology, ngram_matrix
+from fedgram.automata.trie import first_arc_of_level, index_runs, topology_of
+from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
+from fedgram.core.errors import InvariantError
+from fedgram.core.jit import kernel
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
+
+
+def count_ngrams(
+    sentences: Ragged, vocabulary: Vocabulary, *, order: int, open_vocabulary: bool | None = None
+) -> NGramCounts:
+    """Count all n-grams up to `order`, with `<s>` before and `</s>` behind every sentence.
+
+    The vocabulary is open if the sentences hold `<unk>`, or as told. Every word of it becomes a unigram, seen or not.
+    """
+    runs = _with_marks(sentences)
+    levels, _ = index_runs(runs, order=order, words=len(vocabulary))
+    if open_vocabulary is None:
+        open_vocabulary = bool(levels[0].count[UNK])
+    if levels[0].count[UNK] and not open_vocabulary:
+        raise InvariantError("a closed vocabulary was asked for, but the text holds <unk>")
+    topology = topology_of(levels, open_vocabulary=open_vocabulary)
+    unigrams = levels[0].count[topology.label[: topology.first_arc[1]]]
+    count = np.concatenate([unigrams, *(level.count for level in levels[1:])]).astype(np.float64)
+    return NGramCounts(topology, vocabulary, count)
+
+
+def _with_marks(sentences: Ragged) -> Ragged:
+    rows = len(sentences)
+    offsets = sentences.offsets + 2 * np.arange(rows + 1)
+    values = np.empty(len(sentences.values) + 2 * rows, np.int32)
+    values[offsets[:-1]] = BOS
+    values[offsets[1:] - 1] = EOS
+    inner = np.ones(len(values), bool)
+    inner[offsets[:-1]] = False
+    inner[offsets[1:] - 1] = False
+    values[inner] = sentences.values
+    return Ragged(values, offsets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NGramTopology:
+    """A topology built from n-grams, and where each of them went.
+
+    `arc[i]` is the arc of n-gram i (−1 for `<s>` alone). The topology also has the n-grams that closure demanded.
+    """
+
+    topology: Topology
+    arc: IntArray
+
+
+def topology_from_ngrams(
+    ngrams: Ragged, words: int, *, open_vocabulary: bool = True, contexts: BoolArray | None = None
+) -> NGramTopology:
+    """The smallest backoff-complete topology that holds these n-grams over a vocabulary of `words` ids.
+
+    `<s>` may stand only at the front of an n-gram and `</s>` only at its end. Order and repetitions do not matter.
+    `contexts` marks n-grams that are to be states even if nothing continues them.
+    """
+    lengths = np.diff(ngrams.offsets)
+    if len(lengths) and lengths.min() < 1:
+        raise InvariantError("an n-gram has no words")
+    bad = misplaced_marks(ngrams.values, ngrams.offsets)
+    if bad >= 0:
+        raise InvariantError(f"n-gram {bad}: <s> may only begin an n-gram and </s> only end it")
+    order = int(lengths.max()) if len(lengths) else 1
+    levels, at_start = index_runs(ngrams, order=order, words=words)
+    kept: Sequence[BoolArray] = ()
+    if contexts is not None:
+        kept = [np.zeros(len(level), bool) for level in levels]
+        for n in range(1, order + 1):
+            kept[n - 1][at_start[n - 1][contexts & (lengths == n)]] = True
+    topology = topology_of(levels, open_vocabulary=open_vocabulary, kept=kept)
+    arc = np.full(len(ngrams), -1, np.int32)
+    unigram = np.full(words, -1, np.int32)
+    unigram[topology.label[: topology.first_arc[1]]] = np.arange(topology.first_arc[1], dtype=np.int32)
+    arc[lengths == 1] = unigram[at_start[0][lengths == 1]]
+    for n in range(2, order + 1):
+        offset = first_arc_of_level(levels, n, open_vocabulary=open_vocabulary)
+        arc[lengths == n] = offset + at_start[n - 1][lengths == n]
+    return NGramTopology(topology, arc)
+
+
+@kernel
+def misplaced_marks(values: IntArray, offsets: LongArray) -> int:
+    """The first n-gram with `<s>` not in front or `</s>` not at the end, or −1."""
+    for r in range(len(offsets) - 1):
+        for i in range(offsets[r], offsets[r + 1]):
+            if (values[i] == BOS and i > offsets[r]) or (values[i] == EOS and i < offsets[r + 1] - 1):
+                return r
+    return -1
+
+
+def ngrams_of(topology: Topology) -> Ragged:
+    """The n-grams of all arcs, in the arcs' order."""
+    matrix, lengths = ngram_matrix(topology)
+    return Ragged(matrix[matrix >= 0], np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def relabel(topology: Topology, new_id: IntArray, words: int) -> NGramTopology:
+    """The topology after renaming words; several words may become one. `arc` says where each old arc went."""
+    ngrams = ngrams_of(topology)
+    renamed = Ragged(new_id[ngrams.values], ngrams.offsets)
+    return topology_from_ngrams(renamed, words, open_vocabulary=has_unknown(topology))
+
+
+def union_topology(topologies: Iterable[Topology], words: int) -> tuple[Topology, list[IntArray]]:
+    """The smallest topology that holds the n-grams of all, and for each of them where its arcs went."""
+    topologies = list(topologies)
+    parts = [ngrams_of(t) for t in topologies]
+    built = topology_from_ngrams(
+        Ragged.concatenate(parts), words, open_vocabulary=any(has_unknown(t) for t in topologies)
+    )
+    return built.topology, np.split(built.arc, np.cumsum([len(p) for p in parts])[:-1])
+
+
+def lowercase_topology(topology: Topology, vocabulary: Vocabulary) -> tuple[Topology, Vocabulary]:
+    """Every n-gram in lower case, over the vocabulary of lower-case words. Paper: ConvertToLowercaseTopology."""
+    lower = [word.lower() for word in vocabulary.words]
+    uncased = Vocabulary.of(lower)
+    new_id = np.array([uncased.index[word] for word in lower], np.int32)
+    return relabel(topology, new_id, len(uncased)).topology, uncased

@@ -1,0 +1,157 @@
+"""Making a model smaller: keep some n-grams, let the others back off. Relative-entropy pruning after Stolcke (1998)."""
+
+import numpy as np
+
+from fedgram.automata.model import NGramModel, model_from_weights
+from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray
+from fedgram.core.errors import FedgramError
+from fedgram.core.jit import kernel
+from fedgram.text.vocabulary import EOS
+
+
+def closed_under_parents(topology: Topology, keep: BoolArray) -> BoolArray:
+    """`keep`, all unigrams, and every n-gram that one of them needs: itself without its first or its last word."""
+    keep = keep.copy()
+    keep[: topology.first_arc[1]] = True
+    _close(keep, backoff_arcs(topology), entering_arcs(topology), arc_sources(topology))
+    return keep
+
+
+@kernel
+def _close(keep: BoolArray, lower: IntArray, entering: IntArray, source: IntArray) -> None:
+    for e in range(len(keep) - 1, -1, -1):
+        if keep[e]:
+            if lower[e] >= 0:
+                keep[lower[e]] = True
+            if entering[source[e]] >= 0:
+                keep[entering[source[e]]] = True
+
+
+def subtopology(topology: Topology, keep: BoolArray) -> Topology:
+    """The topology of the kept arcs, which must be closed under parents; they stay in order."""
+    t = topology
+    is_state = np.add.reduceat(np.append(keep, False), np.minimum(t.first_arc[:-1], t.arcs)) > 0
+    is_state &= np.diff(t.first_arc) > 0
+    is_state[[0, t.start]] = True
+    number = np.cumsum(is_state) - 1
+    suffix_state = _longest_kept_suffix(is_state, t.backoff)
+    dest = t.dest[keep]
+    per_state = np.bincount(arc_sources(t)[keep], minlength=t.states)[is_state]
+    backoff = t.backoff[is_state]
+    return Topology(
+        np.concatenate([[0], np.cumsum(per_state)]).astype(np.int64),
+        t.label[keep],
+        np.where(dest == END, END, number[suffix_state[np.maximum(dest, 0)]]).astype(np.int32),
+        np.where(backoff < 0, -1, number[suffix_state[np.maximum(backoff, 0)]]).astype(np.int32),
+        start=int(number[t.start]),
+    )
+
+
+@kernel
+def _longest_kept_suffix(is_state: BoolArray, backoff: IntArray) -> IntArray:
+    result = np.zeros(len(backoff), np.int32)
+    for q in range(1, len(backoff)):
+        result[q] = q if is_state[q] else result[backoff[q]]
+    return result
+
+
+def keep_ngrams(model: NGramModel, keep: BoolArray) -> NGramModel:
+    """The model with only these n-grams and what they need; their probabilities stay, backoff weights are refitted."""
+    keep = closed_under_parents(model.topology, keep)
+    return model_from_weights(
+        subtopology(model.topology, keep), model.vocabulary, np.exp(model.log_weight[keep])
+    )
+
+
+def prune_to_threshold(model: NGramModel, theta: float) -> NGramModel:
+    """Drop the n-grams whose removal raises the model's perplexity by less than a factor of 1 + θ."""
+    if not theta >= 0:
+        raise FedgramError(f"the pruning threshold must be at least 0, not {theta}")
+    return keep_ngrams(model, relative_entropy_scores(model) >= np.log1p(theta))
+
+
+def prune_to_size(model: NGramModel, max_ngrams: int) -> NGramModel:
+    """The `max_ngrams` most useful n-grams; exactly that many if the model has them. Unigrams are never dropped."""
+    unigrams = int(model.topology.first_arc[1])
+    if max_ngrams < unigrams:
+        raise FedgramError(
+            f"cannot prune to {max_ngrams} n-grams: the vocabulary alone has {unigrams} unigrams; ask for more n-grams"
+        )
+    if max_ngrams >= model.topology.arcs:
+        return model
+    return keep_ngrams(model, best_ngrams(relative_entropy_scores(model), max_ngrams))
+
+
+def best_ngrams(scores: FloatArray, count: int) -> BoolArray:
+    """The `count` n-grams of highest score, shorter ones first among equals.
+
+    Where no n-gram scores higher than its parents, the result is closed under parents.
+    """
+    keep = np.zeros(len(scores), bool)
+    keep[np.argsort(-scores, kind="stable")[:count]] = True
+    return keep
+
+
+def relative_entropy_scores(model: NGramModel) -> FloatArray:
+    """By how many nats a word the model changes if an n-gram is dropped; for an n-gram that others need, at least
+    as much as for them; infinite for unigrams.
+    """
+    t = model.topology
+    lower, entering, source = backoff_arcs(t), entering_arcs(t), arc_sources(t)
+    scores = _relative_entropy(
+        t.first_arc, t.backoff, lower, _history_log_probs(model, entering, source), model.log_weight, model.log_backoff
+    )
+    _raise_parents(scores, lower, entering, source)
+    return scores
+
+
+def _history_log_probs(model: NGramModel, entering: IntArray, source: IntArray) -> FloatArray:
+    t = model.topology
+    end = int(np.searchsorted(t.label[: t.first_arc[1]], EOS))
+    return _accumulate_history(entering, source, model.log_weight, t.start, float(model.log_weight[end]))
+
+
+@kernel
+def _accumulate_history(
+    entering: IntArray, source: IntArray, log_weight: FloatArray, start: int, log_end: float
+) -> FloatArray:
+    """log p(h), word by word from the unigrams on; p(<s>) is the probability of a sentence end."""
+    result = np.zeros(len(entering))
+    for q in range(1, len(entering)):
+        if q == start:
+            result[q] = log_end
+        elif entering[q] >= 0:
+            result[q] = result[source[entering[q]]] + log_weight[entering[q]]
+    return result
+
+
+@kernel
+def _relative_entropy(
+    first_arc: LongArray, backoff: IntArray, lower: IntArray, log_history: FloatArray, log_weight: FloatArray,
+    log_backoff: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """−p(h)·{ p·[log p' + log α' − log p] + N·[log α' − log α] } with α' = (N + p)/(D + p')."""
+    scores = np.full(len(log_weight), np.inf)
+    for q in range(1, len(backoff)):
+        N, D = 1.0, 1.0
+        for e in range(first_arc[q], first_arc[q + 1]):
+            N -= np.exp(log_weight[e])
+            D -= np.exp(log_weight[lower[e]])
+        N, D = max(N, 0.0), max(D, 0.0)
+        for e in range(first_arc[q], first_arc[q + 1]):
+            p, p_lower = np.exp(log_weight[e]), np.exp(log_weight[lower[e]])
+            log_alpha = np.log((N + p) / (D + p_lower))
+            change = p * (log_weight[lower[e]] + log_alpha - log_weight[e]) + N * (log_alpha - log_backoff[q])
+            scores[e] = -np.exp(log_history[q]) * change
+    return scores
+
+
+@kernel
+def _raise_parents(scores: FloatArray, lower: IntArray, entering: IntArray, source: IntArray) -> None:
+    for e in range(len(scores) - 1, -1, -1):
+        if lower[e] >= 0:
+            scores[lower[e]] = max(scores[lower[e]], scores[e])
+            prefix = entering[source[e]]
+            if prefix >= 0:
+                scores[prefix] = max(scores[prefix], scores[e])

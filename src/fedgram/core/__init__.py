@@ -1,0 +1,1 @@
+"""What every layer stands on: arrays, errors, compiled kernels, random streams and storage."""

@@ -1,0 +1,113 @@
+"""Artefacts on disk: written whole or not at all, versioned, checksummed, free of pickle.
+
+An artefact is a safetensors file, so that any language can read its arrays. Its metadata says what it is (`kind`,
+`version`), carries small values as JSON (`fields`), and the SHA-256 of fields and arrays (`digest`).
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedgram.core.errors import InputError
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
+    """A binary file that appears under `path` when the block ends, and not at all if it fails.
+
+    It is written beside its final place, flushed to the disk, and renamed over whatever was there.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():  # a device or pipe, such as /dev/stdout, cannot be renamed over
+        if path.is_dir():
+            raise InputError(path, "is a folder; name a file to write")
+        with path.open("wb") as file:
+            yield file
+        return
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Artefact:
+    """The content of one artefact file."""
+
+    kind: str
+    version: int
+    fields: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+def content_digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 over fields, array names, types, shapes and bytes; independent of the order of insertion."""
+    sha = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        sha.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        sha.update(memoryview(array).cast("B") if array.size else b"")
+    return sha.hexdigest()
+
+
+def write_artefact(path: str | Path, artefact: Artefact) -> str:
+    """Write the artefact and return its digest."""
+    digest = content_digest(artefact.fields, artefact.arrays)
+    metadata = {
+        "fedgram": "artefact",
+        "kind": artefact.kind,
+        "version": str(artefact.version),
+        "fields": json.dumps(artefact.fields, sort_keys=True),
+        "digest": digest,
+    }
+    arrays = {name: np.ascontiguousarray(array) for name, array in artefact.arrays.items()}
+    with atomic_write(path) as file:
+        file.write(save(arrays, metadata))
+    return digest
+
+
+def read_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
+    """Read an artefact of this kind, refusing a damaged file, another kind, or a version that is not known here."""
+    path = Path(path)
+    path.open("rb").close()  # the usual OSError for a missing or unreadable file
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("fedgram") != "artefact":
+                raise InputError(path, "is not a fedgram artefact")
+            if metadata.get("kind") != kind:
+                raise InputError(path, f"holds a {metadata.get('kind')!r}, not a {kind!r}")
+            if metadata.get("version") != str(version):
+                remedy = "convert it with the fedgram that wrote it, or upgrade"
+                raise InputError(path, f"has format version {metadata.get('version')}, not {version}", remedy=remedy)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        fields = json.loads(metadata["fields"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InputError(path, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
+    if content_digest(fields, arrays) != metadata.get("digest"):
+        raise InputError(path, "is damaged: its content does not match its checksum", remedy="write it again")
+    return Artefact(kind, version, fields, arrays)

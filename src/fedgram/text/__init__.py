@@ -1,0 +1,1 @@
+"""Text: vocabularies, corpora and the words in them."""

@@ -1,0 +1,87 @@
+"""The words a model knows, and their ids.
+
+Ids are dense. Three are fixed: `<unk>` is 0, `<s>` is 1, `</s>` is 2. The backoff label φ and ε are not words and have
+no ids. Two artefacts may be combined only if the digests of their vocabularies match.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedgram.core.errors import InputError, InvariantError
+
+UNK, BOS, EOS = 0, 1, 2
+SPECIAL = ("<unk>", "<s>", "</s>")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """An ordered set of words; build it with `Vocabulary.of` from ordinary words alone.
+
+    >>> v = Vocabulary.of(["new", "york"])
+    >>> len(v), v["york"], v["paris"], v.words[3]
+    (5, 4, 0, 'new')
+    """
+
+    words: tuple[str, ...]
+    index: dict[str, int] = field(init=False, repr=False, compare=False)
+    digest: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.words[:3] != SPECIAL:
+            raise InvariantError("Vocabulary: ids 0, 1, 2 must be <unk>, <s>, </s>")
+        index = {word: i for i, word in enumerate(self.words)}
+        if len(index) != len(self.words):
+            raise InvariantError("Vocabulary: a word occurs twice")
+        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "digest", hashlib.sha256("\n".join(self.words).encode()).hexdigest())
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> "Vocabulary":
+        """The special words followed by these, each once; special words among them are passed over."""
+        return cls(tuple(dict.fromkeys([*SPECIAL, *words])))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, word: str) -> int:
+        return self.index.get(word, UNK)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self.index
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} words, {self.digest[:8]})"
+
+    def encode(self, words: Sequence[str]) -> list[int]:
+        """Ids of the words, `<unk>` for those not known."""
+        return [self[word] for word in words]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Words of the ids."""
+        return [self.words[i] for i in ids]
+
+
+def read_vocabulary(path: str | Path) -> Vocabulary:
+    """A vocabulary file: UTF-8, one word a line; blank lines are passed over.
+
+    Words keep the order of the file. A line with a space or a tab inside, or a word given twice, is refused.
+    """
+    seen: dict[str, int] = {}
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"is not UTF-8 text (byte {error.start})") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        word = line.strip(" \t\r")
+        if not word or word in SPECIAL:
+            continue
+        if any(c in word for c in " \t\0\r\v\f"):
+            raise InputError(path, "more than one word on a line", line=number, remedy="write one word a line")
+        if word in seen:
+            raise InputError(path, f"a word occurs twice (first on line {seen[word]})", line=number)
+        seen[word] = number
+    if not seen:
+        raise InputError(path, "holds no words", remedy="write one word a line")
+    return Vocabulary.of(seen)
