@@ -71,8 +71,12 @@ def prune_to_threshold(model: NGramModel, theta: float) -> NGramModel:
     return keep_ngrams(model, relative_entropy_scores(model) >= np.log1p(theta))
 
 
-def prune_to_size(model: NGramModel, max_ngrams: int) -> NGramModel:
-    """The `max_ngrams` most useful n-grams; exactly that many if the model has them. Unigrams are never dropped."""
+def prune_to_size(model: NGramModel, max_ngrams: int, *, split_ties: bool = False) -> NGramModel:
+    """The most useful n-grams, at most `max_ngrams` of them; unigrams are never dropped.
+
+    N-grams of equal use stay or go together, so that the result does not depend on how words are numbered; with
+    `split_ties` the shorter and earlier of them stay, and the budget is met exactly.
+    """
     unigrams = int(model.topology.first_arc[1])
     if max_ngrams < unigrams:
         raise FedgramError(
@@ -80,17 +84,25 @@ def prune_to_size(model: NGramModel, max_ngrams: int) -> NGramModel:
         )
     if max_ngrams >= model.topology.arcs:
         return model
-    return keep_ngrams(model, best_ngrams(relative_entropy_scores(model), max_ngrams))
+    return keep_ngrams(model, best_ngrams(relative_entropy_scores(model), max_ngrams, split_ties=split_ties))
 
 
-def best_ngrams(scores: FloatArray, count: int) -> BoolArray:
-    """The `count` n-grams of highest score, shorter ones first among equals.
+def best_ngrams(scores: FloatArray, count: int, *, split_ties: bool = False) -> BoolArray:
+    """The `count` n-grams of highest score; fewer where the cut would run through equal scores, unless told to split.
 
     Where no n-gram scores higher than its parents, the result is closed under parents.
     """
+    ranked = np.argsort(-scores, kind="stable")
+    if not split_ties:
+        while 0 < count < len(ranked) and _tied(scores[ranked[count - 1]], scores[ranked[count]]):
+            count -= 1
     keep = np.zeros(len(scores), bool)
-    keep[np.argsort(-scores, kind="stable")[:count]] = True
+    keep[ranked[:count]] = True
     return keep
+
+
+def _tied(better: float, worse: float) -> bool:
+    return bool(np.isfinite(better) and better - worse <= 1e-9 * abs(better))  # closer than the scores' own rounding
 
 
 def relative_entropy_scores(model: NGramModel) -> FloatArray:

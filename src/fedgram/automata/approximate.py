@@ -1,0 +1,108 @@
+"""One n-gram model approximated on the topology of another: SampleApprox with an n-gram model as its source.
+
+What the source says next depends on its state alone, so visits to states are all there is to count. They can be had
+exactly, by solving for their expectation, or by sampling sentences.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.automata.build import topology_from_ngrams, ngrams_of, union_topology
+from fedgram.automata.counting import (
+    TopologyCounts,
+    counts_from_visits,
+    cross_entropy,
+    expected_visits,
+    express_on,
+    fold_counts,
+)
+from fedgram.automata.kl_minimize import minimize_kl, summed_model
+from fedgram.automata.model import NGramModel, renormalize
+from fedgram.automata.sampling import sampled_visits
+from fedgram.automata.topology import Topology
+from fedgram.core.arrays import Ragged
+from fedgram.core.errors import FedgramError
+from fedgram.text.vocabulary import BOS, UNK, Vocabulary
+
+METHODS = ("kl-min", "summed")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceCounts:
+    """Counts of a source model on a topology, with the source's own entropy and its symbols, both a sentence."""
+
+    counts: TopologyCounts
+    entropy: float
+    symbols: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Approximation:
+    """A model, and how far it is from its source: KL = cross-entropy − entropy, in nats a sentence."""
+
+    model: NGramModel
+    source: SourceCounts
+    cross_entropy: float
+
+    @property
+    def kl(self) -> float:
+        """The divergence D(source ‖ model) in nats a sentence."""
+        return self.cross_entropy - self.source.entropy
+
+
+def approximate(
+    source: NGramModel, topology: Topology, *, method: str = "kl-min", samples: int | None = None, seed: int = 0
+) -> Approximation:
+    """The model on `topology` closest to the source (`kl-min`), or the source averaged over it (`summed`).
+
+    The topology must be over the source's vocabulary (see `adopt_topology`). Counts are exact expectations unless a
+    number of samples is given.
+    """
+    if method not in METHODS:
+        raise FedgramError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")
+    counted = count_source(source, topology, samples=samples, seed=seed)
+    if method == "summed":
+        model = summed_model(counted.counts, source.vocabulary)
+    else:
+        model = minimize_kl(counted.counts, source.vocabulary, prior_visits=0.0 if samples is None else 1.0)
+    return Approximation(model, counted, cross_entropy(counted.counts, model))
+
+
+def count_source(
+    source: NGramModel, topology: Topology, *, samples: int | None = None, seed: int = 0
+) -> SourceCounts:
+    """Count the source on the topology, exactly or by sampling."""
+    if samples is not None and samples < 1:
+        raise FedgramError(f"the number of samples must be at least 1, not {samples}")
+    source = renormalize(source)
+    union, (_, own) = union_topology([source.topology, topology], len(source.vocabulary))
+    refined = express_on(source, union)
+    if samples is None:
+        counts = counts_from_visits(refined, expected_visits(refined), 1.0)
+    else:
+        counts = counts_from_visits(refined, sampled_visits(refined, samples, seed=seed), float(samples))
+    return SourceCounts(
+        fold_counts(counts, topology, own),
+        entropy=cross_entropy(counts, refined),
+        symbols=float(counts.visits.sum() / counts.sentences),
+    )
+
+
+def adopt_topology(topology: Topology, vocabulary: Vocabulary, source: NGramModel) -> Topology:
+    """The topology over the source's vocabulary: n-grams with words the source does not know are left out, and the
+    source's other words come in as unigrams.
+    """
+    known = source.vocabulary.index
+    new_id = np.array([known.get(word, -1) for word in vocabulary.words], np.int32)
+    if not source.has_unknown:
+        new_id[UNK] = -1
+    ngrams = ngrams_of(topology)
+    ids = new_id[ngrams.values]
+    keep = np.logical_and.reduceat(ids >= 0, ngrams.offsets[:-1]) if len(ids) else np.zeros(0, bool)
+    lengths = np.diff(ngrams.offsets)
+    kept = Ragged(
+        ids[np.repeat(keep, lengths)], np.concatenate([[0], np.cumsum(lengths[keep])]).astype(np.int64)
+    )
+    words = len(source.vocabulary)
+    return topology_from_ngrams(kept, words, open_vocabulary=source.has_unknown).topology

@@ -1,0 +1,218 @@
+"""How often a source model passes through each part of a topology: the counting step of SampleApprox.
+
+A *visit* is a moment at which the source is about to produce a label. With L[q] the labels that state q reads,
+
+    C(x, q)  expected number of times that x is read at q, by visits to q or to states that back off to q,
+    C(φ, q)  how much probability leaves q by its backoff arc,
+    N(q)     the visits to q itself,
+
+and what comes to a state leaves it: N(q) + Σ_{q' backs off to q} C(φ, q') = Σ_x C(x, q) + C(φ, q). Paper: §4.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.automata.model import NGramModel
+from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs, state_lengths
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen
+from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.jit import kernel
+from fedgram.automata.scoring import step
+
+MAX_SENTENCE_STEPS = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopologyCounts:
+    """C(x, q) by arc, C(φ, q) and N(q) by state, all over `sentences` sentences of the source."""
+
+    topology: Topology
+    arc: FloatArray
+    backoff: FloatArray
+    visits: FloatArray
+    sentences: float = 1.0
+
+    def __post_init__(self) -> None:
+        t = self.topology
+        if len(self.arc) != t.arcs or len(self.backoff) != t.states or len(self.visits) != t.states:
+            raise InvariantError("TopologyCounts: counts and topology differ in size")
+        for array in (self.arc, self.backoff, self.visits):
+            frozen(array)
+
+
+def counts_from_arcs(topology: Topology, arc: FloatArray, visits: FloatArray, sentences: float) -> TopologyCounts:
+    """C(φ, q) from what comes in and what is read, states with long histories first."""
+    arc = np.maximum(arc, 0.0)
+    read = np.bincount(arc_sources(topology), arc, minlength=topology.states)
+    return TopologyCounts(topology, arc, _backoff_flow(topology.backoff, visits, read), visits, sentences)
+
+
+@kernel
+def _backoff_flow(backoff: IntArray, visits: FloatArray, read: FloatArray) -> FloatArray:
+    result = visits - read
+    for q in range(len(backoff) - 1, 0, -1):
+        result[q] = max(result[q], 0.0)
+        result[backoff[q]] += result[q]
+    result[0] = 0.0
+    return result
+
+
+def summed_counts(counts: TopologyCounts) -> tuple[FloatArray, FloatArray]:
+    """S(x, q) and T(q): the same counts over all visits whose backoff path contains q."""
+    t = counts.topology
+    return _sum_up(counts.arc.copy(), backoff_arcs(t)), _sum_up(counts.visits.copy(), t.backoff)
+
+
+@kernel
+def _sum_up(values: FloatArray, parent: IntArray) -> FloatArray:
+    for i in range(len(values) - 1, -1, -1):
+        if parent[i] >= 0:
+            values[parent[i]] += values[i]
+    return values
+
+
+def counts_from_visits(model: NGramModel, visits: FloatArray, sentences: float) -> TopologyCounts:
+    """The counts on the model's own topology if its states are visited this often."""
+    t = model.topology
+    flow = np.empty(t.arcs)
+    _flow(t.first_arc, t.backoff, backoff_arcs(t), np.exp(model.log_weight), np.exp(model.log_backoff), visits, flow)
+    return counts_from_arcs(t, flow, visits, sentences)
+
+
+def expected_visits(model: NGramModel, *, tolerance: float = 1e-13) -> FloatArray:
+    """How often each state is visited in a sentence, on average: the solution of v = e_start + Pᵀv.
+
+    The visits of step t+1 follow from those of step t; once they only shrink by a constant factor, the rest of the
+    sum is geometric.
+    """
+    t = model.topology
+    lower, weight, backoff_weight = backoff_arcs(t), np.exp(model.log_weight), np.exp(model.log_backoff)
+    now, flow = np.zeros(t.states), np.empty(t.arcs)
+    now[t.start] = 1.0
+    total = now.copy()
+    goes_on = np.flatnonzero(t.dest != END)
+    dest = t.dest[goes_on]
+    for _ in range(MAX_SENTENCE_STEPS):
+        _flow(t.first_arc, t.backoff, lower, weight, backoff_weight, now, flow)
+        following = np.bincount(dest, flow[goes_on], minlength=t.states)
+        ratio = float(following.sum() / now.sum())
+        remaining = float(following.sum()) / max(1.0 - ratio, 1e-300)
+        drift = float(np.abs(following - ratio * now).sum()) / max(1.0 - ratio, 1e-300)
+        total += following
+        if drift <= tolerance * total.sum() or remaining <= tolerance * total.sum():
+            return total + following * (ratio / max(1.0 - ratio, 1e-300) if ratio < 1.0 else 0.0)
+        now = following
+    raise FedgramError("the source model's sentences do not end: </s> has next to no probability in it")
+
+
+@kernel
+def _flow(
+    first_arc: LongArray, backoff: IntArray, lower: IntArray, weight: FloatArray, backoff_weight: FloatArray,
+    visits: FloatArray, flow: FloatArray,
+) -> None:  # fmt: skip
+    """C(x, q) from visits.
+
+    `arriving[q]` is Σ over visited states on whose backoff path q lies, each times the backoff weights in between;
+    `blocked[e]` is the part of it that came from states which read e's label themselves.
+    """
+    arriving = visits.copy()
+    blocked = np.zeros(len(weight))
+    for q in range(len(backoff) - 1, -1, -1):
+        passed = arriving[q] * backoff_weight[q]
+        if q:
+            arriving[backoff[q]] += passed
+        for e in range(first_arc[q], first_arc[q + 1]):
+            flow[e] = weight[e] * max(arriving[q] - blocked[e], 0.0)
+            if q:
+                blocked[lower[e]] += passed
+
+
+def express_on(model: NGramModel, topology: Topology) -> NGramModel:
+    """The same distribution on a topology that has all of the model's n-grams, and maybe more.
+
+    The model must be normalised (N3), and its vocabulary that of the topology.
+    """
+    t, m = topology, model.topology
+    image = _image_states(
+        entering_arcs(t), arc_sources(t), t.label, t.start,
+        m.first_arc, m.label, m.dest, m.backoff, m.start,
+    )  # fmt: skip
+    log_weight = _conditional(
+        t.first_arc, t.label, image, m.first_arc, m.label, m.dest, m.backoff, model.log_weight, model.log_backoff
+    )
+    same = state_lengths(t) == state_lengths(m)[image]
+    return NGramModel(t, model.vocabulary, log_weight, np.where(same, model.log_backoff[image], 0.0))
+
+
+@kernel
+def _image_states(
+    entering: IntArray, source: IntArray, label: IntArray, start: int,
+    first_arc: LongArray, m_label: IntArray, m_dest: IntArray, m_backoff: IntArray, m_start: int,
+) -> IntArray:  # fmt: skip
+    """For each state of one topology, the state another one is in after the same history."""
+    image = np.zeros(len(entering), np.int32)
+    no_weight, no_backoff = np.zeros(len(m_label)), np.zeros(len(m_backoff))
+    for q in range(1, len(entering)):
+        if q == start:
+            image[q] = m_start
+        elif entering[q] >= 0:
+            before = image[source[entering[q]]]
+            _, image[q] = step(
+                first_arc, m_label, m_dest, m_backoff, no_weight, no_backoff, before, label[entering[q]]
+            )
+    return image
+
+
+@kernel
+def _conditional(
+    first_arc: LongArray, label: IntArray, image: IntArray, m_first_arc: LongArray, m_label: IntArray,
+    m_dest: IntArray, m_backoff: IntArray, log_weight: FloatArray, log_backoff: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """log p(x | image of q) for each arc (q, x)."""
+    result = np.empty(len(label))
+    for q in range(len(first_arc) - 1):
+        for e in range(first_arc[q], first_arc[q + 1]):
+            result[e], _ = step(
+                m_first_arc, m_label, m_dest, m_backoff, log_weight, log_backoff, image[q], label[e]
+            )
+    return result
+
+
+def fold_counts(counts: TopologyCounts, topology: Topology, arc: IntArray) -> TopologyCounts:
+    """Counts on a topology within another one: what it cannot read where it was read, it reads further down.
+
+    `arc[e]` is the larger topology's arc for arc e of the smaller. S(x, q) does not depend on the topology, so one
+    count on a large topology serves all within it.
+    """
+    large = counts.topology
+    own_arc = np.full(large.arcs, -1, np.int32)
+    own_arc[arc] = np.arange(topology.arcs, dtype=np.int32)
+    own_state = np.full(large.states, -1, np.int32)
+    entering = entering_arcs(topology)
+    inner = np.flatnonzero(entering >= 0)
+    own_state[large.dest[arc[entering[inner]]]] = inner
+    own_state[large.start] = topology.start
+    own_state[0] = 0
+    arcs = _inherit(own_arc, backoff_arcs(large))
+    if bool(np.any(arcs < 0)):
+        raise InvariantError("fold_counts: the smaller topology does not read every label")
+    states = _inherit(own_state, large.backoff)
+    folded = np.bincount(arcs, counts.arc, minlength=topology.arcs)
+    visits = np.bincount(states, counts.visits, minlength=topology.states)
+    return counts_from_arcs(topology, folded, visits, counts.sentences)
+
+
+@kernel
+def _inherit(own: IntArray, parent: IntArray) -> IntArray:
+    result = own.copy()
+    for i in range(len(own)):
+        if result[i] < 0 and parent[i] >= 0:
+            result[i] = result[parent[i]]
+    return result
+
+
+def cross_entropy(counts: TopologyCounts, model: NGramModel) -> float:
+    """−Σ_q [Σ_x C(x,q)·log w_q[x] + C(φ,q)·log w_q[φ]] in nats a sentence; the model is on the counts' topology."""
+    nats = -float(counts.arc @ model.log_weight) - float(counts.backoff[1:] @ model.log_backoff[1:])
+    return nats / counts.sentences
