@@ -133,49 +133,65 @@ def express_on(model: NGramModel, topology: Topology) -> NGramModel:
 
     The model must be normalised (N3), and its vocabulary that of the topology.
     """
-    t, m = topology, model.topology
-    image = _image_states(
-        entering_arcs(t), arc_sources(t), t.label, t.start,
-        m.first_arc, m.label, m.dest, m.backoff, m.start,
+    same_words = np.arange(len(model.vocabulary), dtype=np.int32)
+    image = image_states(topology, model, same_words)
+    log_weight = conditional_log_weights(topology, model, image, same_words)
+    same = state_lengths(topology) == state_lengths(model.topology)[image]
+    return NGramModel(topology, model.vocabulary, log_weight, np.where(same, model.log_backoff[image], 0.0))
+
+
+def image_states(topology: Topology, model: NGramModel, word_id: IntArray) -> IntArray:
+    """For each state of the topology, the state that the model is in after the same history.
+
+    `word_id` gives the model's id for each of the topology's words, −1 for none.
+    """
+    m = model.topology
+    return _image_states(
+        entering_arcs(topology), arc_sources(topology), topology.label, topology.start, word_id,
+        m.first_arc, m.label, m.dest, m.backoff, model.log_weight, model.log_backoff, m.start,
     )  # fmt: skip
-    log_weight = _conditional(
-        t.first_arc, t.label, image, m.first_arc, m.label, m.dest, m.backoff, model.log_weight, model.log_backoff
-    )
-    same = state_lengths(t) == state_lengths(m)[image]
-    return NGramModel(t, model.vocabulary, log_weight, np.where(same, model.log_backoff[image], 0.0))
+
+
+def conditional_log_weights(
+    topology: Topology, model: NGramModel, image: IntArray, word_id: IntArray
+) -> FloatArray:
+    """log p(x | image of q) in the model for each arc (q, x) of the topology; −inf for words it does not know."""
+    m = model.topology
+    return _conditional(
+        topology.first_arc, topology.label, image, word_id,
+        m.first_arc, m.label, m.dest, m.backoff, model.log_weight, model.log_backoff,
+    )  # fmt: skip
 
 
 @kernel
 def _image_states(
-    entering: IntArray, source: IntArray, label: IntArray, start: int,
-    first_arc: LongArray, m_label: IntArray, m_dest: IntArray, m_backoff: IntArray, m_start: int,
+    entering: IntArray, source: IntArray, label: IntArray, start: int, word_id: IntArray, first_arc: LongArray,
+    m_label: IntArray, m_dest: IntArray, m_backoff: IntArray, log_weight: FloatArray, log_backoff: FloatArray,
+    m_start: int,
 ) -> IntArray:  # fmt: skip
-    """For each state of one topology, the state another one is in after the same history."""
     image = np.zeros(len(entering), np.int32)
-    no_weight, no_backoff = np.zeros(len(m_label)), np.zeros(len(m_backoff))
     for q in range(1, len(entering)):
         if q == start:
             image[q] = m_start
-        elif entering[q] >= 0:
-            before = image[source[entering[q]]]
-            _, image[q] = step(
-                first_arc, m_label, m_dest, m_backoff, no_weight, no_backoff, before, label[entering[q]]
-            )
+        elif entering[q] >= 0 and word_id[label[entering[q]]] >= 0:
+            before, x = image[source[entering[q]]], word_id[label[entering[q]]]
+            _, image[q] = step(first_arc, m_label, m_dest, m_backoff, log_weight, log_backoff, before, x)
     return image
 
 
 @kernel
 def _conditional(
-    first_arc: LongArray, label: IntArray, image: IntArray, m_first_arc: LongArray, m_label: IntArray,
-    m_dest: IntArray, m_backoff: IntArray, log_weight: FloatArray, log_backoff: FloatArray,
+    first_arc: LongArray, label: IntArray, image: IntArray, word_id: IntArray, m_first_arc: LongArray,
+    m_label: IntArray, m_dest: IntArray, m_backoff: IntArray, log_weight: FloatArray, log_backoff: FloatArray,
 ) -> FloatArray:  # fmt: skip
-    """log p(x | image of q) for each arc (q, x)."""
-    result = np.empty(len(label))
+    result = np.full(len(label), -np.inf)
     for q in range(len(first_arc) - 1):
         for e in range(first_arc[q], first_arc[q + 1]):
-            result[e], _ = step(
-                m_first_arc, m_label, m_dest, m_backoff, log_weight, log_backoff, image[q], label[e]
-            )
+            x = word_id[label[e]]
+            if x >= 0:
+                result[e], _ = step(
+                    m_first_arc, m_label, m_dest, m_backoff, log_weight, log_backoff, image[q], x
+                )
     return result
 
 

@@ -110,13 +110,14 @@ def whole_lines(file: BinaryIO, path: str | Path) -> Iterator[ByteArray]:
                 raise InputError(path, "a line of more than 64 MiB", line=line, remedy="write one sentence a line")
             continue
         chunk, rest = rest + data[:cut], data[cut:]
-        yield _checked(chunk, path, line)
+        yield checked_text(chunk, path, line)
         line += chunk.count(b"\n")
     if rest:
-        yield _checked(rest + b"\n", path, line)
+        yield checked_text(rest + b"\n", path, line)
 
 
-def _checked(chunk: bytes, path: str | Path, first_line: int) -> ByteArray:
+def checked_text(chunk: bytes, path: str | Path, first_line: int) -> ByteArray:
+    """The bytes as an array, if they are UTF-8 text without NUL bytes."""
     try:
         chunk.decode()
     except UnicodeDecodeError as error:

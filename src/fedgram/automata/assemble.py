@@ -1,0 +1,79 @@
+"""A model from a list of weighted n-grams, as files hold them: any order, possibly with gaps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.automata.build import topology_from_ngrams
+from fedgram.automata.model import NGramModel
+from fedgram.automata.topology import arc_sources, backoff_arcs, entering_arcs
+from fedgram.core.arrays import FloatArray, IntArray, Ragged
+from fedgram.core.errors import InvariantError
+from fedgram.core.jit import kernel
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
+
+
+class DuplicateNGramError(InvariantError):
+    """An n-gram was given twice; `row` is the second time."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        super().__init__(f"n-gram {row} was given before")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedNGrams:
+    """N-grams with natural log-probabilities and log backoff weights (0 where there is none)."""
+
+    vocabulary: Vocabulary
+    ngrams: Ragged
+    log_weight: FloatArray
+    log_backoff: FloatArray
+
+
+def assemble(given: WeightedNGrams) -> NGramModel:
+    """The model that a backoff reader would see in these n-grams.
+
+    Every word of the vocabulary but `<s>` and `<unk>` must be given as a unigram; `<s>` alone gives only its backoff
+    weight. N-grams that closure demands but the list lacks come in with the probability they had by backing off, so
+    that the distribution is the list's own. An n-gram with a backoff weight is a state even if nothing continues it.
+    """
+    ngrams, words = given.ngrams, len(given.vocabulary)
+    lengths, last = np.diff(ngrams.offsets), ngrams.values[ngrams.offsets[1:] - 1]
+    has_unknown = bool(np.any((lengths == 1) & (last == UNK)))
+    if not has_unknown and bool(np.any(ngrams.values == UNK)):
+        raise InvariantError("<unk> stands in an n-gram but is not among the unigrams")
+    contexts = (given.log_backoff != 0.0) & (last != EOS) & (lengths < max(int(lengths.max(initial=1)), 2))
+    built = topology_from_ngrams(ngrams, words, open_vocabulary=has_unknown, contexts=contexts)
+    t = built.topology
+    row = _row_of_arc(built.arc, t.arcs)
+    missing = np.flatnonzero(row[: t.first_arc[1]] < 0)
+    if len(missing):
+        raise InvariantError(f"{len(missing)} words of the vocabulary are not among the unigrams")
+    log_weight = np.where(row >= 0, given.log_weight[row], np.nan)
+    log_backoff = np.zeros(t.states)
+    entering = entering_arcs(t)
+    inner = np.flatnonzero(entering >= 0)
+    rows = row[entering[inner]]
+    log_backoff[inner] = np.where(rows >= 0, given.log_backoff[rows], 0.0)
+    start_rows = np.flatnonzero((lengths == 1) & (last == BOS))
+    log_backoff[t.start] = given.log_backoff[start_rows[0]] if len(start_rows) else 0.0
+    _fill_gaps(log_weight, log_backoff, backoff_arcs(t), arc_sources(t))
+    return NGramModel(t, given.vocabulary, np.minimum(log_weight, 0.0), log_backoff)
+
+
+def _row_of_arc(arc: IntArray, arcs: int) -> IntArray:
+    placed = np.flatnonzero(arc >= 0)
+    row = np.full(arcs, -1, np.int64)
+    row[arc[placed][::-1]] = placed[::-1]  # the first row of an arc wins
+    repeated = placed[row[arc[placed]] != placed]
+    if len(repeated):
+        raise DuplicateNGramError(int(repeated[0]))
+    return row
+
+
+@kernel
+def _fill_gaps(log_weight: FloatArray, log_backoff: FloatArray, lower: IntArray, source: IntArray) -> None:
+    for e in range(len(log_weight)):
+        if np.isnan(log_weight[e]):
+            log_weight[e] = log_backoff[source[e]] + log_weight[lower[e]]

@@ -1,0 +1,113 @@
+"""Two models, or two counts, made into one."""
+
+import numpy as np
+
+from fedgram.automata.build import ngrams_of, relabel, topology_from_ngrams
+from fedgram.automata.counting import conditional_log_weights, image_states
+from fedgram.automata.model import NGramCounts, NGramModel, has_unknown, model_from_weights, renormalize
+from fedgram.automata.topology import Topology, arc_sources, entering_arcs
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, Ragged
+from fedgram.core.errors import FedgramError
+from fedgram.core.jit import kernel
+from fedgram.text.vocabulary import BOS, EOS, Vocabulary
+
+METHODS = ("linear", "bayes")
+
+
+def merge(a: NGramModel, b: NGramModel, *, weight: float = 0.5, method: str = "linear") -> NGramModel:
+    """The mixture of two models on the union of their n-grams, which may be over different vocabularies.
+
+    p(w|h) = λ·p_a(w|h) + (1−λ)·p_b(w|h) at every n-gram hw of either, each evaluated with its own backoff; a word that
+    a model does not know has probability 0 in it. `weight` is λ for the linear method; for the Bayesian one the prior,
+    and λ(h) ∝ weight·p_a(h) is how likely it is that a was the one to produce the history.
+    """
+    if method not in METHODS:
+        raise FedgramError(f"unknown merging method {method!r}; choose one of {', '.join(METHODS)}")
+    if not 0.0 <= weight <= 1.0:
+        raise FedgramError(f"the merging weight must lie between 0 and 1, not {weight}")
+    a, b = renormalize(a), renormalize(b)
+    vocabulary, topology, _ = _unite(a, b)
+    share = np.full(topology.states, weight)
+    log_p, histories = [], []
+    for model in (a, b):
+        known = np.array([model.vocabulary.index.get(word, -1) for word in vocabulary.words], np.int32)
+        image = image_states(topology, model, known)
+        log_p.append(conditional_log_weights(topology, model, image, known))
+        histories.append(_history_log_probs(topology, log_p[-1]))
+    if method == "bayes":
+        share = _posterior(weight, *histories)
+    by_arc = share[arc_sources(topology)]
+    return model_from_weights(topology, vocabulary, by_arc * np.exp(log_p[0]) + (1.0 - by_arc) * np.exp(log_p[1]))
+
+
+def _posterior(weight: float, log_a: FloatArray, log_b: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore"):
+        log_odds = (np.log(weight) + np.maximum(log_a, -1e4)) - (np.log1p(-weight) + np.maximum(log_b, -1e4))
+    return 1.0 / (1.0 + np.exp(-np.clip(log_odds, -700.0, 700.0)))
+
+
+def _history_log_probs(topology: Topology, log_p: FloatArray) -> FloatArray:
+    """log p(h): the product of the words' conditional probabilities; that of `<s>` is 1."""
+    return _accumulate(entering_arcs(topology), arc_sources(topology), log_p)
+
+
+@kernel
+def _accumulate(entering: IntArray, source: IntArray, log_p: FloatArray) -> FloatArray:
+    result = np.zeros(len(entering))
+    for q in range(1, len(entering)):
+        if entering[q] >= 0:
+            result[q] = result[source[entering[q]]] + log_p[entering[q]]
+    return result
+
+
+def merge_counts(a: NGramCounts, b: NGramCounts, *, weight_a: float = 1.0, weight_b: float = 1.0) -> NGramCounts:
+    """The weighted sum of counts, over the union of n-grams and vocabularies."""
+    if not (weight_a >= 0.0 and weight_b >= 0.0):
+        raise FedgramError("the weights of counts must be at least 0")
+    vocabulary, topology, (arc_a, arc_b) = _unite(a, b)
+    count = weight_a * np.bincount(arc_a, a.count, minlength=topology.arcs)
+    return NGramCounts(topology, vocabulary, count + weight_b * np.bincount(arc_b, b.count, minlength=topology.arcs))
+
+
+def _unite(
+    a: NGramModel | NGramCounts, b: NGramModel | NGramCounts
+) -> tuple[Vocabulary, Topology, tuple[IntArray, IntArray]]:
+    """The union of vocabularies, a's words first; the union of n-grams; and where the arcs of a and b went."""
+    vocabulary = Vocabulary.of([*a.vocabulary.words, *b.vocabulary.words])
+    ngrams_a, ngrams_b = ngrams_of(a.topology), ngrams_of(b.topology)
+    new_id = np.array(vocabulary.encode(b.vocabulary.words), np.int32)
+    runs = Ragged.concatenate([ngrams_a, Ragged(new_id[ngrams_b.values], ngrams_b.offsets)])
+    either_open = has_unknown(a.topology) or has_unknown(b.topology)
+    built = topology_from_ngrams(runs, len(vocabulary), open_vocabulary=either_open)
+    return vocabulary, built.topology, (built.arc[: len(ngrams_a)], built.arc[len(ngrams_a) :])
+
+
+def renumber(model: NGramModel, vocabulary: Vocabulary) -> NGramModel:
+    """The same model over a vocabulary of the same words in another order."""
+    new_id = np.array([vocabulary.index[word] for word in model.vocabulary.words], np.int32)
+    built = relabel(model.topology, new_id, len(vocabulary))
+    weight = np.empty(built.topology.arcs)
+    weight[built.arc] = np.exp(model.log_weight)
+    return model_from_weights(built.topology, vocabulary, weight)
+
+
+def replace_unigrams(model: NGramModel, frequency: FloatArray) -> NGramModel:
+    """The model with its unigrams in proportion to `frequency`, one number a word of its vocabulary.
+
+    The sentence end keeps its probability, and words of no frequency get the smallest one that occurs. Paper: §3.
+    """
+    if len(frequency) != len(model.vocabulary):
+        raise FedgramError("one frequency for every word of the model's vocabulary is needed")
+    if not np.isfinite(frequency).all() or frequency.min(initial=0.0) < 0.0:
+        raise FedgramError("word frequencies must be finite and at least 0")
+    t, weight = model.topology, np.exp(model.log_weight)
+    labels = t.label[: t.first_arc[1]]
+    given: BoolArray = (labels != EOS) & (labels != BOS) & (frequency[labels] > 0)
+    if not given.any():
+        raise FedgramError("the unigrams share no word with the model's vocabulary")
+    new = np.where(given, frequency[labels], frequency[labels][given].min())
+    new[labels == EOS] = 0.0
+    end = float(weight[: len(labels)][labels == EOS].sum())
+    new *= (1.0 - end) / new.sum()
+    new[labels == EOS] = end
+    return model_from_weights(t, model.vocabulary, np.concatenate([new, weight[len(labels) :]]))

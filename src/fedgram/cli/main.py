@@ -1,0 +1,86 @@
+"""The entry point `fedgram`: command groups, imported only when they are used, and errors as one line."""
+
+import errno
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from fedgram import __version__
+from fedgram.core.errors import FedgramError
+
+_GROUPS = {"ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models.")}
+
+
+class LazyGroup(click.Group):
+    """A group whose subgroups live in modules that are imported when one of their commands is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, without importing anything."""
+        return sorted([*super().list_commands(ctx), *_GROUPS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        if cmd_name in _GROUPS:
+            command: click.Command = import_module(_GROUPS[cmd_name][0]).group
+            return command
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the groups with their one-line help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _GROUPS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="fedgram")
+def cli() -> None:
+    """Federated learning of n-gram language models for keyboards."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. A user's error is one line on standard error and exit code 2."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line and return the exit code."""
+    try:
+        result: Any = cli.main(args=arguments, prog_name="fedgram", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "fedgram"
+        return _fail(f"{error.format_message().rstrip('.')}; see {command} --help")
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except FedgramError as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("fedgram: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no second complaint at exit
+        return 141
+    except OSError as error:
+        return _fail(_describe(error))
+    except MemoryError:
+        return _fail("out of memory; use a smaller corpus, vocabulary or order")
+
+
+def _describe(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    reason = (error.strerror or str(error)).lower()
+    return place + reason + ("; free some space and try again" if error.errno == errno.ENOSPC else "")
+
+
+def _fail(message: str) -> int:
+    click.echo("fedgram: " + " ".join(message.split()), err=True)
+    return 2

@@ -1,0 +1,324 @@
+"""`fedgram ngram`: the n-gram toolkit. A model's format follows from its suffix: .arpa .arpa.gz .fst .ngram."""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+import numpy as np
+
+from fedgram.automata import approximate as approximation
+from fedgram.automata import merge as merging
+from fedgram.automata.counting import cross_entropy
+from fedgram.automata.model import NGramModel, renormalize
+from fedgram.automata.properties import normalization_error
+from fedgram.automata.prune import prune_to_size, prune_to_threshold
+from fedgram.automata.sampling import MAX_LENGTH, sample_sentences
+from fedgram.automata.scoring import score
+from fedgram.automata.smoothing import METHODS as SMOOTHING
+from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.trie import MAX_ORDER
+from fedgram.cli.console import Steps, bytes_of, json_option, output_path, show, steps
+from fedgram.core.errors import FedgramError
+from fedgram.formats.models import READERS, WRITABLE, is_model, model_suffix, read_model, write_model
+from fedgram.formats.openfst import STYLES
+from fedgram.text.corpus import Corpus, read_corpus
+from fedgram.text.unigrams import read_unigrams
+from fedgram.text.vocabulary import Vocabulary, read_vocabulary
+
+_SAMPLE_BATCH = 10_000
+
+
+def _model_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    path = output_path(ctx, parameter, value)
+    model_suffix(value, WRITABLE)
+    return path
+
+
+def _model_input(_: click.Context, __: click.Parameter, value: str) -> str:
+    model_suffix(value, tuple(READERS))
+    return value
+
+
+def _model_argument(name: str) -> Callable[[Any], Any]:
+    return click.argument(name, callback=_model_input)
+
+
+output_option = click.option(
+    "-o", "--output", required=True, callback=_model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
+)
+
+
+@click.group()
+def group() -> None:
+    """Train, prune, merge, approximate, score and convert n-gram models.
+
+    A model's format follows from its suffix: .arpa, .arpa.gz, .fst (OpenFst), .ngram (exact, checksummed). Text is
+    UTF-8, one sentence a line, words separated by blanks; .gz is unpacked and - is standard input.
+    """
+
+
+def _read(step: Steps, path: str) -> NGramModel:
+    step.begin(f"Reading {path}")
+    return read_model(path)
+
+
+def _write(step: Steps, model: NGramModel, path: Path, **options: Any) -> None:
+    step.begin(f"Writing {path}")
+    write_model(model, path, **options)
+
+
+def _read_text(step: Steps, paths: tuple[str, ...], vocabulary: Vocabulary | None) -> Corpus:
+    return read_corpus(paths, vocabulary, on_bytes=step.begin("Reading text", bytes_of(paths)))
+
+
+def _summary(model: NGramModel) -> dict[str, Any]:
+    t = model.topology
+    return {"order": t.order, "ngrams_by_order": t.arcs_by_order(), "ngrams": t.arcs, "states": t.states}
+
+
+def _min_counts(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        counts = (0,)
+    if min(counts) < 1 or len(counts) > MAX_ORDER:
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers from 1 on, one an order, such as 1,1,2")
+    return counts
+
+
+@group.command("train")
+@click.argument("corpus", nargs=-1, required=True)
+@output_option
+@click.option("--order", type=click.IntRange(1, MAX_ORDER), default=3, show_default=True, help="Longest n-gram.")
+@click.option("--smoothing", type=click.Choice(list(SMOOTHING)), default="katz", show_default=True)
+@click.option("--vocab", help="Words to use, one a line; everything else becomes <unk>. Default: every word.")
+@click.option(
+    "--higher-order-words", type=click.IntRange(1), default=64_000, show_default=True,
+    help="Only this many of the most frequent words take part in n-grams longer than one.",
+)  # fmt: skip
+@click.option(
+    "--min-count", default="1", show_default=True, callback=_min_counts,
+    help="Drop rarer n-grams, by order, as in 1,1,2; unigrams stay.",
+)  # fmt: skip
+@click.option("--max-ngrams", type=click.IntRange(1), help="Prune to at most this many n-grams.")
+@json_option
+def train_command(
+    corpus: tuple[str, ...], output: Path, order: int, smoothing: str, vocab: str | None, higher_order_words: int,
+    min_count: tuple[int, ...], max_ngrams: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Train a model on text, one sentence a line."""
+    began = perf_counter()
+    with steps() as step:
+        vocabulary = read_vocabulary(vocab) if vocab else None
+        text = _read_text(step, corpus, vocabulary)
+        options = TrainingOptions(
+            order=order, smoothing=smoothing, higher_order_words=higher_order_words, min_count=min_count,
+            max_ngrams=max_ngrams, open_vocabulary=True if vocab else None,
+        )  # fmt: skip
+        model = train(text, options, lambda name: step.begin(name) and None)
+        _write(step, model, output)
+    result = {"model": str(output), "sentences": len(text.sentences), "words": text.words, **_summary(model)}
+    show({**result, "seconds": round(perf_counter() - began, 3)}, as_json)
+
+
+@group.command("prune")
+@_model_argument("model")
+@output_option
+@click.option("--max-ngrams", type=click.IntRange(1), help="Keep at most this many n-grams, unigrams included.")
+@click.option("--theta", type=click.FloatRange(0), help="Drop n-grams that raise perplexity by less than this share.")
+@click.option("--split-ties", is_flag=True, help="Keep some of equally useful n-grams, to meet --max-ngrams exactly.")
+@json_option
+def prune_command(
+    model: str, output: Path, max_ngrams: int | None, theta: float | None, split_ties: bool, as_json: bool
+) -> None:
+    """Drop the n-grams that matter least (relative entropy)."""
+    if (max_ngrams is None) == (theta is None):
+        raise click.UsageError("give either --max-ngrams or --theta")
+    with steps() as step:
+        full = renormalize(_read(step, model))
+        step.begin("Pruning")
+        if theta is not None:
+            pruned = prune_to_threshold(full, theta)
+        else:
+            pruned = prune_to_size(full, max_ngrams or 0, split_ties=split_ties)
+        _write(step, pruned, output)
+    show({"model": str(output), "ngrams_before": full.topology.arcs, **_summary(pruned)}, as_json)
+
+
+@group.command("merge")
+@_model_argument("a")
+@_model_argument("b")
+@output_option
+@click.option("--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="The weight of A.")
+@click.option("--method", type=click.Choice(merging.METHODS), default="linear", show_default=True)
+@json_option
+def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_json: bool) -> None:
+    """Interpolate two models."""
+    with steps() as step:
+        models = _read(step, a), _read(step, b)
+        step.begin("Merging")
+        merged = merging.merge(*models, weight=weight, method=method)
+        _write(step, merged, output)
+    show({"model": str(output), **_summary(merged)}, as_json)
+
+
+@group.command("replace-unigrams")
+@_model_argument("model")
+@click.argument("unigrams")
+@output_option
+@json_option
+def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: bool) -> None:
+    """Put other word frequencies under a model: UNIGRAMS has a word, a tab and a count a line."""
+    with steps() as step:
+        full, frequency = _read(step, model), read_unigrams(unigrams)
+        step.begin("Replacing unigrams")
+        by_id = np.array([frequency.get(word, 0.0) for word in full.vocabulary.words])
+        replaced = merging.replace_unigrams(full, by_id)
+        _write(step, replaced, output)
+    known = sum(word in full.vocabulary for word in frequency)
+    result = {"model": str(output), "unigrams_given": len(frequency), "unigrams_used": known}
+    show({**result, **_summary(replaced)}, as_json)
+
+
+@group.command("approximate")
+@_model_argument("source")
+@_model_argument("topology")
+@output_option
+@click.option("--method", type=click.Choice(approximation.METHODS), default="kl-min", show_default=True)
+@click.option("--samples", type=click.IntRange(1), help="Sample this many sentences; default: exact expected counts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
+@json_option
+def approximate_command(
+    source: str, topology: str, output: Path, method: str, samples: int | None, seed: int, as_json: bool
+) -> None:
+    """Fit the n-grams of TOPOLOGY to the distribution of SOURCE, as closely as they allow."""
+    began = perf_counter()
+    with steps() as step:
+        model, target = _read(step, source), _read(step, topology)
+        step.begin("Approximating")
+        adopted = approximation.adopt_topology(target.topology, target.vocabulary, model)
+        result = approximation.approximate(model, adopted, method=method, samples=samples, seed=seed)
+        _write(step, result.model, output)
+    counted = result.source
+    figures = {
+        "cross_entropy": result.cross_entropy,
+        "source_entropy": counted.entropy,
+        "kl": result.kl,
+        "symbols_per_sentence": counted.symbols,
+        "source_perplexity": float(np.exp(counted.entropy / counted.symbols)),
+        "perplexity": float(np.exp(result.cross_entropy / counted.symbols)),
+    }
+    seconds = round(perf_counter() - began, 3)
+    show({"model": str(output), **_summary(result.model), **figures, "seconds": seconds}, as_json)
+
+
+@group.command("perplexity")
+@_model_argument("model")
+@click.argument("text")
+@json_option
+def perplexity_command(model: str, text: str, as_json: bool) -> None:
+    """Score TEXT, one sentence a line; if TEXT is a model, the expectation over its sentences, exactly.
+
+    Perplexity is a symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they
+    are counted and left out.
+    """
+    with steps() as step:
+        full = _read(step, model)
+        if is_model(text):
+            other = _read(step, text)
+            step.begin("Expecting")
+            show(_expected_perplexity(full, other), as_json)
+            return
+        corpus = _read_text(step, (text,), full.vocabulary)
+        step.begin("Scoring")
+        result = score(full, corpus.sentences)
+    show(
+        {
+            "sentences": result.sentences,
+            "words": result.words,
+            "oov": result.oov,
+            "nats": result.nats,
+            "nats_per_sentence": result.nats / result.sentences,
+            "log10": -result.nats / float(np.log(10.0)),
+            "perplexity": result.perplexity,
+        },
+        as_json,
+    )
+
+
+def _expected_perplexity(model: NGramModel, source: NGramModel) -> dict[str, Any]:
+    if set(model.vocabulary.words) != set(source.vocabulary.words) or model.has_unknown != source.has_unknown:
+        raise FedgramError("the two models have different vocabularies, so one cannot be expected under the other")
+    same = merging.renumber(model, source.vocabulary)
+    counted = approximation.count_source(source, same.topology)
+    nats = cross_entropy(counted.counts, same)
+    return {
+        "symbols_per_sentence": counted.symbols,
+        "nats_per_sentence": nats,
+        "source_entropy": counted.entropy,
+        "kl": nats - counted.entropy,
+        "perplexity": float(np.exp(nats / counted.symbols)),
+    }
+
+
+@group.command("sample")
+@_model_argument("model")
+@click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="Number of sentences.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--max-length", type=click.IntRange(1), default=MAX_LENGTH, show_default=True, help="Longest sentence.")
+@json_option
+def sample_command(model: str, count: int, seed: int, max_length: int, as_json: bool) -> None:
+    """Draw sentences from a model, one a line."""
+    with steps() as step:
+        full = renormalize(_read(step, model))
+    words = full.vocabulary.words
+    if as_json:
+        sentences = sample_sentences(full, count, seed=seed, max_length=max_length)
+        show({"sentences": [" ".join(words[i] for i in sentence) for sentence in sentences]}, as_json)
+        return
+    for first in range(0, count, _SAMPLE_BATCH):
+        batch = min(_SAMPLE_BATCH, count - first)
+        for sentence in sample_sentences(full, batch, seed=seed, first=first, max_length=max_length):
+            click.echo(" ".join(words[i] for i in sentence))
+
+
+@group.command("info")
+@_model_argument("model")
+@json_option
+def info_command(model: str, as_json: bool) -> None:
+    """Say what a model holds and whether its probabilities sum to one."""
+    with steps() as step:
+        full = _read(step, model)
+    error = normalization_error(full)
+    t = full.topology
+    show(
+        {
+            "model": model,
+            "bytes": Path(model).stat().st_size,
+            **_summary(full),
+            "arcs": t.arcs,
+            "vocabulary": len(full.vocabulary),
+            "open_vocabulary": full.has_unknown,
+            "normalized": error <= 1e-5,
+            "normalization_error": error,
+        },
+        as_json,
+    )
+
+
+@group.command("convert")
+@_model_argument("model")
+@click.argument("output", callback=_model_output)
+@click.option(
+    "--fst-style", type=click.Choice(STYLES), default="epsilon", show_default=True,
+    help="Backoff arcs of .fst: OpenGrm's <epsilon>, <phi>, or #0 as in Kaldi's G.fst.",
+)  # fmt: skip
+@json_option
+def convert_command(model: str, output: Path, fst_style: str, as_json: bool) -> None:
+    """Write a model in another format; both follow from the suffixes."""
+    with steps() as step:
+        full = _read(step, model)
+        _write(step, full, output, fst_style=fst_style)
+    show({"model": str(output), **_summary(full)}, as_json)

@@ -1,0 +1,306 @@
+"""ARPA files, plain or gzipped: what KenLM, SRILM, IRSTLM and OpenGrm write is read; what all of them read is written.
+
+Written files are prefix-sorted (n-grams in the order of their histories in the section before), with `<s>` at −99. In
+them the counts include `<s>` as a unigram.
+"""
+
+import gzip
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from fedgram.automata.assemble import DuplicateNGramError, WeightedNGrams, assemble
+from fedgram.automata.build import misplaced_marks
+from fedgram.automata.model import NGramModel
+from fedgram.automata.topology import Topology, arc_sources, entering_arcs, state_histories, state_lengths
+from fedgram.automata.trie import MAX_ORDER
+from fedgram.core.arrays import ByteArray, FloatArray, IntArray, LongArray, Ragged
+from fedgram.core.errors import InputError, InvariantError
+from fedgram.core.jit import kernel
+from fedgram.core.storage import atomic_write
+from fedgram.formats.decimal import MAX_NUMBER_BYTES, parse_number, write_number
+from fedgram.text.corpus import checked_text, open_text
+from fedgram.text.vocabulary import BOS, EOS, SPECIAL, Vocabulary
+from fedgram.text.word_table import HashArray, WordTable, find_word
+
+_LN10 = float(np.log(10.0))
+_START_LOG10 = -99.0
+_WRITE_CHUNK = 1 << 17
+
+_OK, _GROW = 0, 1
+_PROBLEMS = {
+    2: "more n-grams than the header announces",
+    3: "the probability is not a number",
+    4: "a word is missing",
+    5: "a word that is not among the unigrams",
+    6: "the unigram occurs twice",
+    7: "the backoff weight is not a number",
+    8: "more columns than an n-gram has",
+    9: "the log-probability is greater than 0",
+}
+
+
+@dataclass(slots=True)
+class _Section:
+    """The n-grams of one order, row by row, with the lines they stand on."""
+
+    words: IntArray
+    log10_weight: FloatArray
+    log10_backoff: FloatArray
+    line: LongArray
+
+
+def read_arpa(path: str | Path) -> NGramModel:
+    """Read a model; refuse, naming the line, what is not a whole and unambiguous ARPA file.
+
+    N-grams that a closed set needs but the file lacks are filled in; they change no probability.
+    """
+    with open_text(path) as file:
+        text = checked_text(file.read(), path, 1)
+    data = text.tobytes()
+    counts, position, line = _read_header(data, path)
+    table, sections = WordTable.of(SPECIAL), []
+    for order, count in enumerate(counts, 1):
+        position, line = _expect_title(data, position, line, f"\\{order}-grams:", path)
+        section, position, line = _read_section(text, position, line, order, count, table, path)
+        sections.append(section)
+    _expect_title(data, position, line, "\\end\\", path)
+    return _assemble(sections, Vocabulary(tuple(table.words())), path)
+
+
+def _read_header(data: bytes, path: str | Path) -> tuple[list[int], int, int]:
+    found = re.search(rb"^\\data\\[ \t\r]*\n", data, re.MULTILINE)
+    if not found:
+        raise InputError(path, r"is not an ARPA file: it has no \data\ line")
+    position, counts = found.end(), []
+    line = data.count(b"\n", 0, position) + 1
+    while entry := re.compile(rb"[ \t]*(?:ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t\r]*|[ \t\r]*)\n").match(data, position):
+        if entry[1]:
+            if int(entry[1]) != len(counts) + 1:
+                raise InputError(path, f"the header announces {len(counts) + 1}-grams next, not {int(entry[1])}-grams", line=line)
+            counts.append(int(entry[2]))
+            if counts[-1] > len(data):
+                raise InputError(path, "the header announces more n-grams than the file can hold", line=line)
+        position, line = entry.end(), line + 1
+    if not counts or not counts[0]:
+        raise InputError(path, "the header announces no unigrams", line=line)
+    if len(counts) > MAX_ORDER:
+        raise InputError(path, f"is of order {len(counts)}; orders up to {MAX_ORDER} are supported", line=line)
+    return counts, position, line
+
+
+def _expect_title(data: bytes, position: int, line: int, title: str, path: str | Path) -> tuple[int, int]:
+    blank = re.compile(rb"(?:[ \t\r]*\n)*").match(data, position)
+    position, line = (blank.end(), line + data.count(b"\n", position, blank.end())) if blank else (position, line)
+    end = data.find(b"\n", position)
+    found = data[position : end if end >= 0 else len(data)].strip().decode()
+    if found != title:
+        problem = f"the file ends where {title} should stand" if position >= len(data) else f"{title} should stand here"
+        raise InputError(path, problem, line=line, remedy="the file is cut short, or its header miscounts")
+    return (end + 1 if end >= 0 else len(data)), line + 1
+
+
+def _read_section(
+    text: ByteArray, position: int, line: int, order: int, count: int, table: WordTable, path: str | Path
+) -> tuple[_Section, int, int]:
+    section = _Section(
+        np.empty((count, order), np.int32), np.empty(count), np.zeros(count), np.empty(count, np.int64)
+    )
+    rows = 0
+    while True:
+        status, position, line, rows, table.count = _parse_section(
+            text, position, line, rows, order, section.words, section.log10_weight, section.log10_backoff,
+            section.line, table.blob, table.starts, table.hashes, table.slots, table.count,
+        )  # fmt: skip
+        if status == _GROW:
+            table.make_room(1 << 20)
+            continue
+        if status != _OK:
+            raise InputError(path, _PROBLEMS[status], line=line)
+        if rows != count:
+            raise InputError(path, f"the header announces {count} {order}-grams, but only {rows} stand here", line=line)
+        return section, position, line
+
+
+@kernel
+def _parse_section(
+    text: ByteArray, position: int, line: int, rows: int, order: int, words: IntArray, log10_weight: FloatArray,
+    log10_backoff: FloatArray, lines: LongArray,
+    blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray, count: int,
+) -> tuple[int, int, int, int, int]:  # fmt: skip
+    """Parse n-gram lines up to the next title; on trouble return its number and the line."""
+    end = len(text)
+    while position < end:
+        line_begin = position
+        column, n_columns = 0, 0
+        while position < end and text[position] != 10:
+            while position < end and (text[position] == 32 or text[position] == 9 or text[position] == 13):
+                position += 1
+            if position >= end or text[position] == 10:
+                break
+            stop = position
+            while stop < end and not (text[stop] == 32 or 9 <= text[stop] <= 13):
+                stop += 1
+            if column == 0:
+                if text[position] == 92:  # a title
+                    return _OK, line_begin, line, rows, count
+                if rows >= len(lines):
+                    return 2, position, line, rows, count
+                value = parse_number(text, position, stop)
+                if np.isnan(value):
+                    return 3, position, line, rows, count
+                if value > 1e-4:
+                    return 9, position, line, rows, count
+                log10_weight[rows] = min(value, 0.0)
+                lines[rows] = line
+            elif column <= order:
+                word, slot, h = find_word(text, position, stop, blob, starts, hashes, slots)
+                if order == 1:
+                    if word < 0:
+                        offset = starts[count]
+                        if count >= len(hashes) or offset + (stop - position) > len(blob):
+                            return _GROW, line_begin, line, rows, count
+                        for i in range(stop - position):
+                            blob[offset + i] = text[position + i]
+                        starts[count + 1] = offset + (stop - position)
+                        hashes[count] = h
+                        slots[slot] = count
+                        word = count
+                        count += 1
+                    elif word > 2:
+                        return 6, position, line, rows, count
+                elif word < 0:
+                    return 5, position, line, rows, count
+                words[rows, column - 1] = word
+            elif column == order + 1:
+                value = parse_number(text, position, stop)
+                if np.isnan(value):
+                    return 7, position, line, rows, count
+                log10_backoff[rows] = value
+            else:
+                return 8, position, line, rows, count
+            column += 1
+            n_columns = column
+            position = stop
+        if n_columns > 0:
+            if n_columns <= order:
+                return 4, position, line, rows, count
+            rows += 1
+        position += 1
+        line += 1
+    return _OK, end, line, rows, count
+
+
+def _assemble(sections: list[_Section], vocabulary: Vocabulary, path: str | Path) -> NGramModel:
+    ngrams = Ragged(
+        np.concatenate([s.words.ravel() for s in sections]),
+        np.concatenate([[0], np.cumsum(np.concatenate([np.full(len(s.line), s.words.shape[1]) for s in sections]))]),
+    )
+    lines = np.concatenate([s.line for s in sections])
+    if np.sum(sections[0].words == BOS) > 1:
+        raise InputError(path, _PROBLEMS[6], line=int(sections[0].line[np.flatnonzero(sections[0].words == BOS)[1]]))
+    if not np.any(sections[0].words == EOS):
+        raise InputError(path, "has no unigram </s>, so its sentences never end", line=int(lines[0]))
+    if (bad := misplaced_marks(ngrams.values, ngrams.offsets)) >= 0:
+        raise InputError(path, "<s> may only begin an n-gram and </s> only end it", line=int(lines[bad]))
+    weighted = WeightedNGrams(
+        vocabulary,
+        ngrams,
+        _LN10 * np.concatenate([s.log10_weight for s in sections]),
+        _LN10 * np.concatenate([s.log10_backoff for s in sections]),
+    )
+    try:
+        return assemble(weighted)
+    except DuplicateNGramError as error:
+        raise InputError(path, "the n-gram occurs twice", line=int(lines[error.row])) from None
+    except InvariantError as error:
+        raise InputError(path, str(error)) from None
+
+
+def write_arpa(model: NGramModel, path: str | Path) -> None:
+    """Write the model, gzipped if the name ends in `.gz`. Values carry 7 decimals of log10."""
+    with atomic_write(path) as raw:
+        if str(path).endswith(".gz"):
+            with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
+                for piece in _pieces(model):
+                    packed.write(piece)
+        else:
+            for piece in _pieces(model):
+                raw.write(piece)
+
+
+def _pieces(model: NGramModel) -> Iterator[bytes]:
+    t = model.topology
+    by_order = t.arcs_by_order()
+    by_order[0] += 1
+    yield "\\data\\\n".encode() + b"".join(b"ngram %d=%d\n" % item for item in enumerate(by_order, 1))
+    table = WordTable.of(model.vocabulary.words)
+    entering = entering_arcs(t)
+    log10_backoff = np.full(t.arcs, np.nan)
+    own = np.flatnonzero(entering >= 0)
+    log10_backoff[entering[own]] = model.log_backoff[own] / _LN10
+    histories, _ = state_histories(t)
+    sources, begin = arc_sources(t), 0
+    for order, count in enumerate(by_order, 1):
+        yield f"\n\\{order}-grams:\n".encode()
+        end = begin + count
+        cuts = [*range(begin, end, _WRITE_CHUNK), end]
+        if order == 1:  # <s> stands where its id puts it, behind <unk>: its bigrams come in that order too
+            end -= 1
+            before = int(model.has_unknown)
+            cuts = [0, before, *range(before + _WRITE_CHUNK, end, _WRITE_CHUNK), end]
+        for first, stop in pairwise(cuts):
+            arcs = slice(first, stop)
+            if order == 1 and first == before:
+                yield b"%s\t<s>\t%s\n" % (_number(_START_LOG10), _number(model.log_backoff[t.start] / _LN10))
+            if first == stop:
+                continue
+            size, buffer = _format_arcs(
+                histories[sources[arcs]], order, t.label[arcs], model.log_weight[arcs] / _LN10, log10_backoff[arcs],
+                table.blob, table.starts,
+            )  # fmt: skip
+            yield buffer[:size].tobytes()
+        begin = end
+    yield b"\n\\end\\\n"
+
+
+def _number(value: float) -> bytes:
+    buffer = np.zeros(MAX_NUMBER_BYTES, np.uint8)
+    return buffer[: write_number(float(value), buffer, 0)].tobytes()
+
+
+@kernel
+def _format_arcs(
+    histories: IntArray, order: int, label: IntArray, log10_weight: FloatArray, log10_backoff: FloatArray,
+    blob: ByteArray, starts: LongArray,
+) -> tuple[int, ByteArray]:  # fmt: skip
+    room = 0
+    for i in range(len(label)):
+        room += 2 * MAX_NUMBER_BYTES + 3
+        for k in range(order):
+            word = histories[i, k] if k < order - 1 else label[i]
+            room += starts[word + 1] - starts[word] + 1
+    out = np.empty(room, np.uint8)
+    p = 0
+    for i in range(len(label)):
+        p = write_number(log10_weight[i], out, p)
+        out[p] = 9
+        p += 1
+        for k in range(order):
+            word = histories[i, k] if k < order - 1 else label[i]
+            for b in range(starts[word], starts[word + 1]):
+                out[p] = blob[b]
+                p += 1
+            out[p] = 32 if k < order - 1 else 9
+            p += 1
+        if np.isnan(log10_backoff[i]):
+            out[p - 1] = 10
+        else:
+            p = write_number(log10_backoff[i], out, p)
+            out[p] = 10
+            p += 1
+    return p, out

@@ -1,0 +1,53 @@
+"""`.ngram`: our own model file, exact to the last bit. Arrays of the automaton in a checksummed artefact."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedgram.automata.model import NGramModel
+from fedgram.automata.properties import topology_faults
+from fedgram.automata.topology import Topology
+from fedgram.core.errors import InputError, InvariantError
+from fedgram.core.storage import Artefact, read_artefact, write_artefact
+from fedgram.text.vocabulary import Vocabulary
+
+KIND, VERSION = "ngram-model", 1
+_TYPES = {
+    "words": np.uint8, "first_arc": np.int64, "label": np.int32, "dest": np.int32, "backoff": np.int32,
+    "log_weight": np.float64, "log_backoff": np.float64,
+}  # fmt: skip
+
+
+def write_ngram(model: NGramModel, path: str | Path) -> str:
+    """Write the model; returns the digest of its content."""
+    t = model.topology
+    arrays = {
+        "words": np.frombuffer("\n".join(model.vocabulary.words).encode(), np.uint8),
+        "first_arc": t.first_arc,
+        "label": t.label,
+        "dest": t.dest,
+        "backoff": t.backoff,
+        "log_weight": model.log_weight,
+        "log_backoff": model.log_backoff,
+    }
+    return write_artefact(path, Artefact(KIND, VERSION, {"start": t.start, "order": t.order}, arrays))
+
+
+def read_ngram(path: str | Path) -> NGramModel:
+    """Read a model, refusing one whose arrays are not an n-gram automaton."""
+    artefact = read_artefact(path, kind=KIND, version=VERSION)
+    arrays = artefact.arrays
+    wrong = [name for name, dtype in _TYPES.items() if name not in arrays or arrays[name].dtype != dtype]
+    if wrong:
+        raise InputError(path, f"lacks the array {wrong[0]!r}, or it has another type")
+    try:
+        vocabulary = Vocabulary(tuple(arrays["words"].tobytes().decode().split("\n")))
+        topology = Topology(
+            arrays["first_arc"], arrays["label"], arrays["dest"], arrays["backoff"], int(artefact.fields["start"])
+        )
+        faults = topology_faults(topology, words=len(vocabulary))
+        if faults:
+            raise InvariantError(f"the invariant {faults[0]} does not hold")
+        return NGramModel(topology, vocabulary, arrays["log_weight"], arrays["log_backoff"])
+    except (InvariantError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(path, f"does not hold an n-gram model: {error}") from None

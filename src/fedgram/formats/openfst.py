@@ -1,0 +1,211 @@
+"""OpenFst vector automata over the tropical semiring: weights are −log p, final weights stand for `</s>`.
+
+Three styles of backoff arc:
+
+- `epsilon`  label `<epsilon>`, as OpenGrm NGram writes models,
+- `phi`      label `<phi>`, for matchers that follow it only where nothing else matches,
+- `kaldi`    input `#0` and output `<eps>`: a G.fst for Kaldi and k2.
+
+Word i of the vocabulary has label i + 1. `.fst.txt` is the text form of `fstcompile` with its symbols in a `.syms` file
+beside it, and needs no other package; `.fst` is binary with the symbols inside, through pynini's pywrapfst.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.automata.assemble import DuplicateNGramError, WeightedNGrams, assemble
+from fedgram.automata.model import NGramModel
+from fedgram.automata.topology import END, arc_sources
+from fedgram.core.arrays import BoolArray, ByteArray, FloatArray, IntArray, LongArray, Ragged
+from fedgram.core.errors import FedgramError, InputError, InvariantError, MissingDependencyError
+from fedgram.core.jit import kernel
+from fedgram.core.storage import atomic_write
+from fedgram.formats.decimal import MAX_NUMBER_BYTES, write_integer, write_number
+from fedgram.text.vocabulary import BOS, EOS, Vocabulary
+
+STYLES = ("epsilon", "phi", "kaldi")
+_EPSILONS = ("<epsilon>", "<eps>")
+_BACKOFFS = (*_EPSILONS, "<phi>", "#0")
+
+
+def write_openfst(model: NGramModel, path: str | Path, *, style: str = "epsilon") -> None:
+    """Write the model as an automaton: text if the name ends in `.txt`, binary otherwise."""
+    if style not in STYLES:
+        raise FedgramError(f"unknown automaton style {style!r}; choose one of {', '.join(STYLES)}")
+    for word in _BACKOFFS:
+        if word in model.vocabulary:
+            raise FedgramError(f"the word {word} of the model stands for backoff in OpenFst; rename it first")
+    symbols = _symbols(model.vocabulary, style)
+    text = _text(model, style)
+    if str(path).endswith(".txt"):
+        with atomic_write(path) as file:
+            file.write(text)
+        with atomic_write(symbols_path(path)) as file:
+            file.write("".join(f"{name}\t{i}\n" for i, name in enumerate(symbols)).encode())
+        return
+    pywrapfst = _pywrapfst()
+    compiler = pywrapfst.Compiler()
+    compiler.write(text.decode())
+    fst = compiler.compile()
+    table = pywrapfst.SymbolTable()
+    for i, name in enumerate(symbols):
+        table.add_symbol(name, i)
+    fst.set_input_symbols(table).set_output_symbols(table)
+    fst.arcsort(sort_type="ilabel")
+    with atomic_write(path) as file:
+        file.write(fst.write_to_string())
+
+
+def symbols_path(path: str | Path) -> Path:
+    """Where the symbols of a text automaton stand: `G.syms` beside `G.fst.txt`."""
+    name = Path(path).name.removesuffix(".txt").removesuffix(".fst")
+    return Path(path).with_name(name + ".syms")
+
+
+def _symbols(vocabulary: Vocabulary, style: str) -> list[str]:
+    names = ["<eps>" if style == "kaldi" else "<epsilon>", *vocabulary.words]
+    return names + {"epsilon": [], "phi": ["<phi>"], "kaldi": ["#0"]}[style]
+
+
+def _text(model: NGramModel, style: str) -> bytes:
+    t = model.topology
+    extra = len(model.vocabulary) + 1
+    backoff_in, backoff_out = {"epsilon": (0, 0), "phi": (extra, extra), "kaldi": (extra, 0)}[style]
+    order = np.concatenate([[t.start], np.delete(np.arange(t.states), t.start)]).astype(np.int64)
+    size, out = _format_states(
+        order, t.first_arc, t.label, t.dest, t.backoff, model.log_weight, model.log_backoff, backoff_in, backoff_out
+    )
+    return out[:size].tobytes()
+
+
+@kernel
+def _format_states(
+    order: LongArray, first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray,
+    log_weight: FloatArray, log_backoff: FloatArray, backoff_in: int, backoff_out: int,
+) -> tuple[int, ByteArray]:  # fmt: skip
+    out = np.empty((len(label) + len(order)) * (4 * 11 + MAX_NUMBER_BYTES + 2), np.uint8)
+    p = 0
+    for q in order:
+        if backoff[q] >= 0:
+            p = _format_arc(q, backoff[q], backoff_in, backoff_out, -log_backoff[q], out, p)
+        for e in range(first_arc[q], first_arc[q + 1]):
+            if label[e] == EOS:
+                p = write_integer(q, out, p)
+                out[p] = 9
+                p = write_number(-log_weight[e], out, p + 1)
+                out[p] = 10
+                p += 1
+            else:
+                p = _format_arc(q, dest[e], label[e] + 1, label[e] + 1, -log_weight[e], out, p)
+    return p, out
+
+
+@kernel
+def _format_arc(q: int, to: int, input_label: int, output_label: int, cost: float, out: ByteArray, p: int) -> int:
+    for number in (np.int64(q), np.int64(to), np.int64(input_label), np.int64(output_label)):
+        p = write_integer(number, out, p)
+        out[p] = 9
+        p += 1
+    p = write_number(cost, out, p)
+    out[p] = 10
+    return p + 1
+
+
+def _pywrapfst() -> Any:
+    try:
+        import pywrapfst
+    except ImportError:
+        raise MissingDependencyError("reading and writing .fst files", "fst") from None
+    return pywrapfst
+
+
+def read_openfst(path: str | Path) -> NGramModel:
+    """Read an n-gram automaton in any of the three styles, or as OpenGrm writes it."""
+    pywrapfst = _pywrapfst()
+    Path(path).open("rb").close()
+    try:
+        fst = pywrapfst.Fst.read(str(path))
+    except Exception:
+        raise InputError(path, "is not an OpenFst automaton") from None
+    if fst.input_symbols() is None:
+        raise InputError(path, "has no symbol table", remedy="attach one with fstsymbols")
+    try:
+        return assemble(_ngrams(fst, path))
+    except DuplicateNGramError:
+        raise InputError(path, "is not an n-gram automaton: a state has two arcs for one word") from None
+    except InvariantError as error:
+        raise InputError(path, f"is not an n-gram automaton: {error}") from None
+
+
+def _ngrams(fst: Any, path: str | Path) -> WeightedNGrams:
+    names = {label: name for label, name in fst.input_symbols()}
+    backoff_labels = {label for label, name in names.items() if name in _BACKOFFS} | {0}
+    used = sorted({arc.ilabel for q in fst.states() for arc in fst.arcs(q)} - backoff_labels)
+    vocabulary = Vocabulary.of(names.get(label, f"<label-{label}>") for label in used)
+    word_id = {label: vocabulary.index[names.get(label, f"<label-{label}>")] for label in used}
+    states = fst.num_states()
+    backoff, log_backoff = np.full(states, -1), np.zeros(states)
+    source, word, dest, log_weight = [], [], [], []
+    for q in fst.states():
+        for arc in fst.arcs(q):
+            cost = float(arc.weight)
+            if arc.ilabel in backoff_labels:
+                if backoff[q] >= 0:
+                    raise InputError(path, "is not an n-gram automaton: a state has two backoff arcs")
+                backoff[q], log_backoff[q] = arc.nextstate, -cost
+            else:
+                source.append(q), word.append(word_id[arc.ilabel]), dest.append(arc.nextstate)
+                log_weight.append(-cost)
+        final = float(fst.final(q))
+        if np.isfinite(final):
+            source.append(q), word.append(EOS), dest.append(END), log_weight.append(-final)
+    histories, depth = _recover_histories(
+        np.array(source), np.array(word), np.array(dest), backoff, int(fst.start()), path
+    )
+    return _weighted(vocabulary, histories, depth, np.array(source), np.array(word), np.array(log_weight), log_backoff)
+
+
+def _recover_histories(
+    source: LongArray, word: LongArray, dest: LongArray, backoff: LongArray, start: int, path: str | Path
+) -> tuple[IntArray, LongArray]:
+    """Every state's history: an arc that leads one backoff step deeper appends its word to its source's history."""
+    depth = np.zeros(len(backoff), np.int64)
+    at = backoff.copy()
+    while (live := at >= 0).any():
+        depth[live] += 1
+        at[live] = backoff[at[live]]
+        if depth.max() > len(backoff):
+            raise InputError(path, "is not an n-gram automaton: its backoff arcs form a cycle")
+    if np.sum(depth == 0) != 1:
+        raise InputError(path, "is not an n-gram automaton: not exactly one state is without backoff")
+    histories = np.full((len(backoff), int(depth.max()) + 1), -1, np.int32)
+    known: BoolArray = depth == 0
+    if depth[start] == 1:
+        histories[start, 0], known[start] = BOS, True
+    for level in range(1, int(depth.max()) + 1):
+        deeper = (dest >= 0) & (depth[np.maximum(dest, 0)] == level) & (depth[source] == level - 1) & (dest != start)
+        histories[dest[deeper], : level - 1] = histories[source[deeper], : level - 1]
+        histories[dest[deeper], level - 1] = word[deeper]
+        known[dest[deeper]] = True
+    if not known.all():
+        raise InputError(path, "is not an n-gram automaton: a state is not reached by its history")
+    return histories, depth
+
+
+def _weighted(
+    vocabulary: Vocabulary, histories: IntArray, depth: LongArray, source: LongArray, word: LongArray,
+    log_weight: FloatArray, log_backoff: FloatArray,
+) -> WeightedNGrams:  # fmt: skip
+    """One n-gram an arc, and one for `<s>`; a state's backoff weight belongs to the n-gram that is its history."""
+    rows = np.concatenate([histories[source], np.full((len(source), 1), -1, np.int32)], axis=1)
+    lengths = depth[source] + 1
+    rows[np.arange(len(source)), lengths - 1] = word
+    rows = np.concatenate([rows, np.full((1, rows.shape[1]), -1, np.int32)])
+    rows[-1, 0] = BOS
+    lengths = np.append(lengths, 1)
+    by_history = {tuple(h[:n].tolist()): b for h, n, b in zip(histories, depth, log_backoff, strict=True) if n}
+    bow = np.array([by_history.get(tuple(r[:n].tolist()), 0.0) for r, n in zip(rows, lengths, strict=True)])
+    ngrams = Ragged(rows[rows >= 0], np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    return WeightedNGrams(vocabulary, ngrams, np.minimum(np.append(log_weight, 0.0), 0.0), bow)
