@@ -8,7 +8,6 @@ import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -244,27 +243,27 @@ def _pieces(model: NGramModel) -> Iterator[bytes]:
     own = np.flatnonzero(entering >= 0)
     log10_backoff[entering[own]] = model.log_backoff[own] / _LN10
     histories, _ = state_histories(t)
-    sources, begin = arc_sources(t), 0
-    for order, count in enumerate(by_order, 1):
-        yield f"\n\\{order}-grams:\n".encode()
-        end = begin + count
-        cuts = [*range(begin, end, _WRITE_CHUNK), end]
-        if order == 1:  # <s> stands where its id puts it, behind <unk>: its bigrams come in that order too
-            end -= 1
-            before = int(model.has_unknown)
-            cuts = [0, before, *range(before + _WRITE_CHUNK, end, _WRITE_CHUNK), end]
-        for first, stop in pairwise(cuts):
-            arcs = slice(first, stop)
-            if order == 1 and first == before:
-                yield b"%s\t<s>\t%s\n" % (_number(_START_LOG10), _number(model.log_backoff[t.start] / _LN10))
-            if first == stop:
-                continue
+    sources = arc_sources(t)
+
+    def rows(begin: int, end: int, order: int) -> Iterator[bytes]:
+        for first in range(begin, end, _WRITE_CHUNK):
+            arcs = slice(first, min(first + _WRITE_CHUNK, end))
             size, buffer = _format_arcs(
                 histories[sources[arcs]], order, t.label[arcs], model.log_weight[arcs] / _LN10, log10_backoff[arcs],
                 table.blob, table.starts,
             )  # fmt: skip
             yield buffer[:size].tobytes()
-        begin = end
+
+    yield b"\n\\1-grams:\n"
+    unknown = int(model.has_unknown)  # <s> stands where its id puts it, behind <unk>: its bigrams come in that order
+    yield from rows(0, unknown, 1)
+    yield b"%s\t<s>\t%s\n" % (_number(_START_LOG10), _number(model.log_backoff[t.start] / _LN10))
+    yield from rows(unknown, by_order[0] - 1, 1)
+    begin = by_order[0] - 1
+    for order, count in enumerate(by_order[1:], 2):
+        yield b"\n\\%d-grams:\n" % order
+        yield from rows(begin, begin + count, order)
+        begin += count
     yield b"\n\\end\\\n"
 
 
