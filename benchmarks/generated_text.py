@@ -31,7 +31,9 @@ def _generate(words: int, vocabulary: int, key: np.uint64) -> tuple[IntArray, Lo
         kind, u = uniform_at(key, i, 0), uniform_at(key, i, 1)
         rank = _zipf(u, 8 if kind < 0.5 else 30 if kind < 0.9 else vocabulary)
         if kind < 0.5:
-            context = np.uint64(before) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(last) * np.uint64(0xC2B2AE3D27D4EB4F)
+            context = np.uint64(before) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(last) * np.uint64(
+                0xC2B2AE3D27D4EB4F
+            )
         elif kind < 0.9:
             context = np.uint64(last + 1) * np.uint64(0x9E3779B97F4A7C15)
         else:

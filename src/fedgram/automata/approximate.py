@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram.automata.build import topology_from_ngrams, ngrams_of, union_topology
+from fedgram.automata.build import ngrams_of, topology_from_ngrams, union_topology
 from fedgram.automata.counting import (
     TopologyCounts,
     counts_from_visits,
@@ -23,7 +23,7 @@ from fedgram.automata.sampling import sampled_visits
 from fedgram.automata.topology import Topology
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
-from fedgram.text.vocabulary import BOS, UNK, Vocabulary
+from fedgram.text.vocabulary import UNK, Vocabulary
 
 METHODS = ("kl-min", "summed")
 
@@ -69,9 +69,7 @@ def approximate(
     return Approximation(model, counted, cross_entropy(counted.counts, model))
 
 
-def count_source(
-    source: NGramModel, topology: Topology, *, samples: int | None = None, seed: int = 0
-) -> SourceCounts:
+def count_source(source: NGramModel, topology: Topology, *, samples: int | None = None, seed: int = 0) -> SourceCounts:
     """Count the source on the topology, exactly or by sampling."""
     if samples is not None and samples < 1:
         raise FedgramError(f"the number of samples must be at least 1, not {samples}")
@@ -101,8 +99,6 @@ def adopt_topology(topology: Topology, vocabulary: Vocabulary, source: NGramMode
     ids = new_id[ngrams.values]
     keep = np.logical_and.reduceat(ids >= 0, ngrams.offsets[:-1]) if len(ids) else np.zeros(0, bool)
     lengths = np.diff(ngrams.offsets)
-    kept = Ragged(
-        ids[np.repeat(keep, lengths)], np.concatenate([[0], np.cumsum(lengths[keep])]).astype(np.int64)
-    )
+    kept = Ragged(ids[np.repeat(keep, lengths)], np.concatenate([[0], np.cumsum(lengths[keep])]).astype(np.int64))
     words = len(source.vocabulary)
     return topology_from_ngrams(kept, words, open_vocabulary=source.has_unknown).topology

@@ -7,7 +7,7 @@ import numpy as np
 from fedgram.automata.build import topology_from_ngrams
 from fedgram.automata.model import NGramModel
 from fedgram.automata.topology import arc_sources, backoff_arcs, entering_arcs
-from fedgram.core.arrays import FloatArray, IntArray, Ragged
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -62,7 +62,7 @@ def assemble(given: WeightedNGrams) -> NGramModel:
     return NGramModel(t, given.vocabulary, np.minimum(log_weight, 0.0), log_backoff)
 
 
-def _row_of_arc(arc: IntArray, arcs: int) -> IntArray:
+def _row_of_arc(arc: IntArray, arcs: int) -> LongArray:
     placed = np.flatnonzero(arc >= 0)
     row = np.full(arcs, -1, np.int64)
     row[arc[placed][::-1]] = placed[::-1]  # the first row of an arc wins

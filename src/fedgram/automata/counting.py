@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.automata.model import NGramModel
+from fedgram.automata.scoring import step
 from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs, state_lengths
-from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen, sum_by
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
-from fedgram.automata.scoring import step
 
 MAX_SENTENCE_STEPS = 100_000
 
@@ -44,7 +44,7 @@ class TopologyCounts:
 def counts_from_arcs(topology: Topology, arc: FloatArray, visits: FloatArray, sentences: float) -> TopologyCounts:
     """C(φ, q) from what comes in and what is read, states with long histories first."""
     arc = np.maximum(arc, 0.0)
-    read = np.bincount(arc_sources(topology), arc, minlength=topology.states)
+    read = sum_by(arc_sources(topology), arc, topology.states)
     return TopologyCounts(topology, arc, _backoff_flow(topology.backoff, visits, read), visits, sentences)
 
 
@@ -88,14 +88,15 @@ def expected_visits(model: NGramModel, *, tolerance: float = 1e-13) -> FloatArra
     """
     t = model.topology
     lower, weight, backoff_weight = backoff_arcs(t), np.exp(model.log_weight), np.exp(model.log_backoff)
-    now, flow = np.zeros(t.states), np.empty(t.arcs)
+    now: FloatArray = np.zeros(t.states)
+    flow = np.empty(t.arcs)
     now[t.start] = 1.0
     total = now.copy()
     goes_on = np.flatnonzero(t.dest != END)
     dest = t.dest[goes_on]
     for _ in range(MAX_SENTENCE_STEPS):
         _flow(t.first_arc, t.backoff, lower, weight, backoff_weight, now, flow)
-        following = np.bincount(dest, flow[goes_on], minlength=t.states)
+        following = sum_by(dest, flow[goes_on], t.states)
         ratio = float(following.sum() / now.sum())
         remaining = float(following.sum()) / max(1.0 - ratio, 1e-300)
         drift = float(np.abs(following - ratio * now).sum()) / max(1.0 - ratio, 1e-300)
@@ -152,10 +153,8 @@ def image_states(topology: Topology, model: NGramModel, word_id: IntArray) -> In
     )  # fmt: skip
 
 
-def conditional_log_weights(
-    topology: Topology, model: NGramModel, image: IntArray, word_id: IntArray
-) -> FloatArray:
-    """log p(x | image of q) in the model for each arc (q, x) of the topology; −inf for words it does not know."""
+def conditional_log_weights(topology: Topology, model: NGramModel, image: IntArray, word_id: IntArray) -> FloatArray:
+    """Log p(x | image of q) in the model for each arc (q, x) of the topology; −inf for words it does not know."""
     m = model.topology
     return _conditional(
         topology.first_arc, topology.label, image, word_id,
@@ -189,9 +188,7 @@ def _conditional(
         for e in range(first_arc[q], first_arc[q + 1]):
             x = word_id[label[e]]
             if x >= 0:
-                result[e], _ = step(
-                    m_first_arc, m_label, m_dest, m_backoff, log_weight, log_backoff, image[q], x
-                )
+                result[e], _ = step(m_first_arc, m_label, m_dest, m_backoff, log_weight, log_backoff, image[q], x)
     return result
 
 
@@ -214,8 +211,8 @@ def fold_counts(counts: TopologyCounts, topology: Topology, arc: IntArray) -> To
     if bool(np.any(arcs < 0)):
         raise InvariantError("fold_counts: the smaller topology does not read every label")
     states = _inherit(own_state, large.backoff)
-    folded = np.bincount(arcs, counts.arc, minlength=topology.arcs)
-    visits = np.bincount(states, counts.visits, minlength=topology.states)
+    folded = sum_by(arcs, counts.arc, topology.arcs)
+    visits = sum_by(states, counts.visits, topology.states)
     return counts_from_arcs(topology, folded, visits, counts.sentences)
 
 

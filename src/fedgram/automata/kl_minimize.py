@@ -18,7 +18,7 @@ import numpy as np
 from fedgram.automata.counting import TopologyCounts, counts_from_arcs, summed_counts
 from fedgram.automata.model import MIN_WEIGHT, NGramModel, model_from_weights
 from fedgram.automata.topology import arc_sources, backoff_arcs
-from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray
+from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import Vocabulary

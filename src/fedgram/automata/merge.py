@@ -6,7 +6,7 @@ from fedgram.automata.build import ngrams_of, relabel, topology_from_ngrams
 from fedgram.automata.counting import conditional_log_weights, image_states
 from fedgram.automata.model import NGramCounts, NGramModel, has_unknown, model_from_weights, renormalize
 from fedgram.automata.topology import Topology, arc_sources, entering_arcs
-from fedgram.core.arrays import BoolArray, FloatArray, IntArray, Ragged
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, Ragged, sum_by
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, Vocabulary
@@ -43,11 +43,12 @@ def merge(a: NGramModel, b: NGramModel, *, weight: float = 0.5, method: str = "l
 def _posterior(weight: float, log_a: FloatArray, log_b: FloatArray) -> FloatArray:
     with np.errstate(divide="ignore"):
         log_odds = (np.log(weight) + np.maximum(log_a, -1e4)) - (np.log1p(-weight) + np.maximum(log_b, -1e4))
-    return 1.0 / (1.0 + np.exp(-np.clip(log_odds, -700.0, 700.0)))
+    share: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -700.0, 700.0)))
+    return share
 
 
 def _history_log_probs(topology: Topology, log_p: FloatArray) -> FloatArray:
-    """log p(h): the product of the words' conditional probabilities; that of `<s>` is 1."""
+    """Log p(h): the product of the words' conditional probabilities; that of `<s>` is 1."""
     return _accumulate(entering_arcs(topology), arc_sources(topology), log_p)
 
 
@@ -65,8 +66,8 @@ def merge_counts(a: NGramCounts, b: NGramCounts, *, weight_a: float = 1.0, weigh
     if not (weight_a >= 0.0 and weight_b >= 0.0):
         raise FedgramError("the weights of counts must be at least 0")
     vocabulary, topology, (arc_a, arc_b) = _unite(a, b)
-    count = weight_a * np.bincount(arc_a, a.count, minlength=topology.arcs)
-    return NGramCounts(topology, vocabulary, count + weight_b * np.bincount(arc_b, b.count, minlength=topology.arcs))
+    count = weight_a * sum_by(arc_a, a.count, topology.arcs)
+    return NGramCounts(topology, vocabulary, count + weight_b * sum_by(arc_b, b.count, topology.arcs))
 
 
 def _unite(

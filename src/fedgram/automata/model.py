@@ -93,7 +93,7 @@ def renormalize(model: NGramModel) -> NGramModel:
 def _fit_backoffs(
     first_arc: LongArray, label: IntArray, backoff: IntArray, lower: IntArray, weight: FloatArray
 ) -> FloatArray:
-    """log w_q[φ] of N3 for every state; scales `weight` in place where N2 could not hold otherwise."""
+    """Log w_q[φ] of N3 for every state; scales `weight` in place where N2 could not hold otherwise."""
     states = len(backoff)
     rest = np.zeros(states)  # 1 − Σ_{L[q]} w_q
     log_backoff = np.zeros(states)

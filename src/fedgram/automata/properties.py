@@ -7,7 +7,7 @@ import numpy as np
 
 from fedgram.automata.model import MIN_LOG, NGramModel
 from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs, state_lengths
-from fedgram.core.arrays import FloatArray, IntArray, LongArray
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, sum_by
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, UNK
 
@@ -112,6 +112,6 @@ def model_faults(model: NGramModel) -> list[str]:
 def _backoffs_fit(model: NGramModel) -> bool:
     """Given N2, N3 can only be missed where a state has nothing to give: then its backoff weight must be tiny."""
     t = model.topology
-    explicit = np.bincount(arc_sources(t), np.exp(model.log_weight), minlength=t.states)
+    explicit = sum_by(arc_sources(t), np.exp(model.log_weight), t.states)
     full = (explicit[1:] > 1.0 + 1e-9) & (model.log_backoff[1:] > MIN_LOG + 1.0)
     return not bool(full.any())

@@ -59,9 +59,7 @@ def _longest_kept_suffix(is_state: BoolArray, backoff: IntArray) -> IntArray:
 def keep_ngrams(model: NGramModel, keep: BoolArray) -> NGramModel:
     """The model with only these n-grams and what they need; their probabilities stay, backoff weights are refitted."""
     keep = closed_under_parents(model.topology, keep)
-    return model_from_weights(
-        subtopology(model.topology, keep), model.vocabulary, np.exp(model.log_weight[keep])
-    )
+    return model_from_weights(subtopology(model.topology, keep), model.vocabulary, np.exp(model.log_weight[keep]))
 
 
 def prune_to_threshold(model: NGramModel, theta: float) -> NGramModel:
@@ -128,7 +126,7 @@ def _history_log_probs(model: NGramModel, entering: IntArray, source: IntArray) 
 def _accumulate_history(
     entering: IntArray, source: IntArray, log_weight: FloatArray, start: int, log_end: float
 ) -> FloatArray:
-    """log p(h), word by word from the unigrams on; p(<s>) is the probability of a sentence end."""
+    """Log p(h), word by word from the unigrams on; p(<s>) is the probability of a sentence end."""
     result = np.zeros(len(entering))
     for q in range(1, len(entering)):
         if q == start:

@@ -34,7 +34,16 @@ def _sample(model: NGramModel, count: int, seed: int, first: int, max_length: in
     t = model.topology
     cumulative = _cumulative(t.first_arc, np.exp(model.log_weight))
     values, offsets, visits = _draw(
-        t.first_arc, t.label, t.dest, t.backoff, t.start, cumulative, stream_key(seed, "sample"), first, count, max_length
+        t.first_arc,
+        t.label,
+        t.dest,
+        t.backoff,
+        t.start,
+        cumulative,
+        stream_key(seed, "sample"),
+        first,
+        count,
+        max_length,
     )
     return Ragged(values, offsets), visits
 

@@ -33,7 +33,7 @@ class Score:
 
 
 def sentence_log_probs(model: NGramModel, sentences: Ragged) -> FloatArray:
-    """log p of every sentence, its end included; ids are those of the model's vocabulary."""
+    """Log p of every sentence, its end included; ids are those of the model's vocabulary."""
     t = model.topology
     return _score(
         t.first_arc, t.label, t.dest, t.backoff, model.log_weight, model.log_backoff, t.start,

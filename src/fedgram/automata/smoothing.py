@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.automata.model import NGramCounts, NGramModel, model_from_weights
-from fedgram.automata.topology import Topology, arc_sources, backoff_arcs, state_lengths
-from fedgram.core.arrays import FloatArray, IntArray, LongArray
+from fedgram.automata.topology import arc_sources, backoff_arcs, state_lengths
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, sum_by
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 
@@ -37,7 +37,7 @@ class _Counted:
     total: FloatArray
 
     def by_state(self, values: FloatArray) -> FloatArray:
-        return np.bincount(self.source, values, minlength=len(self.total))
+        return sum_by(self.source, values, len(self.total))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ def smooth(counts: NGramCounts, method: str = "katz") -> NGramModel:
     count = continuation_counts(lower, counts.count) if kneser_ney else counts.count
     if method != "modified-kneser-ney":
         count = _with_unseen_words(count, int(t.first_arc[1]))
-    total = np.bincount(source, count, minlength=t.states)
+    total = sum_by(source, count, t.states)
     discounted = METHODS[method](_Counted(count, source, state_lengths(t)[source] + 1, total))
     discounted = _passing_on(discounted, total)
     weight = _interpolate(t.first_arc, lower, discounted.kept, discounted.total, discounted.share)
@@ -106,7 +106,7 @@ def continuation_counts(lower: IntArray, count: FloatArray) -> FloatArray:
     """
     higher = np.flatnonzero((lower >= 0) & (count > 0))
     extensions = np.bincount(lower[higher], minlength=len(count))
-    continued = np.bincount(lower[higher], count[higher], minlength=len(count))
+    continued = sum_by(lower[higher], count[higher], len(count))
     return np.maximum(count - continued, 0.0) + extensions
 
 

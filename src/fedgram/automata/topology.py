@@ -123,7 +123,7 @@ def find_arc(label: IntArray, begin: int, end: int, x: int) -> int:
     """The arc in `begin:end` that reads x, or −1. Labels rise; where they are dense the first guess hits."""
     if begin >= end:
         return -1
-    guess = end - 1 - (label[end - 1] - x)
+    guess: int = end - 1 - (label[end - 1] - x)
     if guess >= end:
         return -1
     if guess >= begin and label[guess] == x:

@@ -34,7 +34,7 @@ class TrainingOptions:
     open_vocabulary: bool | None = None
 
 
-def train(corpus: Corpus, options: TrainingOptions, on_step: Callable[[str], None] = lambda _: None) -> NGramModel:
+def train(corpus: Corpus, options: TrainingOptions, on_step: Callable[[str], object] = lambda _: None) -> NGramModel:
     """The model of a corpus. `on_step` is told what comes next."""
     if not np.any(corpus.sentences.values != UNK):
         raise FedgramError("the vocabulary covers no word of the corpus; check that both are of one language and case")

@@ -117,10 +117,10 @@ def _radix_sort(keys: KeyArray, positions: IntArray, bits: int, digit_bits: int)
         for d in range(1 << digit_bits):
             begin[d + 1] += begin[d]
         for i in range(len(keys)):
-            d = np.int64((keys[i] >> np.uint64(shift)) & mask)
-            other_keys[begin[d]] = keys[i]
-            other_positions[begin[d]] = positions[i]
-            begin[d] += 1
+            digit = np.int64((keys[i] >> np.uint64(shift)) & mask)
+            other_keys[begin[digit]] = keys[i]
+            other_positions[begin[digit]] = positions[i]
+            begin[digit] += 1
         keys, other_keys = other_keys, keys
         positions, other_positions = other_positions, positions
     return keys, positions
@@ -188,7 +188,8 @@ def first_arc_of_level(levels: Sequence[Level], order: int, *, open_vocabulary: 
 
 def _first_labels(words: int, open_vocabulary: bool) -> IntArray:
     labels = np.arange(words, dtype=np.int32)
-    return labels[(labels != BOS) & ((labels != UNK) | open_vocabulary)]
+    wanted: BoolArray = (labels != BOS) & ((labels != UNK) | open_vocabulary)
+    return labels[wanted]
 
 
 def _states(levels: Sequence[Level], kept: Sequence[BoolArray]) -> list[BoolArray]:

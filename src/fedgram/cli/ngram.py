@@ -117,7 +117,7 @@ def train_command(
             order=order, smoothing=smoothing, higher_order_words=higher_order_words, min_count=min_count,
             max_ngrams=max_ngrams, open_vocabulary=True if vocab else None,
         )  # fmt: skip
-        model = train(text, options, lambda name: step.begin(name) and None)
+        model = train(text, options, step.begin)
         _write(step, model, output)
     result = {"model": str(output), "sentences": len(text.sentences), "words": text.words, **_summary(model)}
     show({**result, "seconds": round(perf_counter() - began, 3)}, as_json)

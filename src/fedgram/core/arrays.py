@@ -76,6 +76,10 @@ class Ragged:
         return f"Ragged({len(self)} rows, {len(self.values)} values)"
 
 
-def as_int32(array: Any) -> IntArray:
-    """A contiguous int32 array, copied only where it must be."""
-    return np.ascontiguousarray(array, dtype=np.int32)
+def sum_by(group: NDArray[Any], values: FloatArray, groups: int) -> FloatArray:
+    """The sum of the values of each group 0 … groups − 1.
+
+    >>> sum_by(np.array([1, 0, 1]), np.array([0.5, 2.0, 0.25]), 3).tolist()
+    [2.0, 0.75, 0.0]
+    """
+    return np.bincount(group, values, minlength=groups).astype(np.float64, copy=False)

@@ -1,8 +1,8 @@
 """Random numbers by name: one seed, any number of independent streams, no global generator.
 
 `stream(seed, "cohort", round)` is a numpy generator that depends on nothing but its names. For kernels that draw many
-samples there is `uniform_at(key, sample, draw)`: a counter-based number (Philox 4x64-10, Salmon et al. 2011) that can be
-computed in any order, so that results do not depend on batches, devices or the number of workers.
+samples there is `uniform_at(key, sample, draw)`: a counter-based number (Philox 4x64-10, Salmon et al. 2011) that can
+be computed in any order, so that results do not depend on batches, devices or the number of workers.
 """
 
 import hashlib

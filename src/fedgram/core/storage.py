@@ -41,8 +41,8 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -70,7 +70,7 @@ def content_digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         sha.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-        sha.update(memoryview(array).cast("B") if array.size else b"")
+        sha.update(array.reshape(-1).view(np.uint8).data)
     return sha.hexdigest()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from fedgram.automata.assemble import DuplicateNGramError, WeightedNGrams, assemble
 from fedgram.automata.build import misplaced_marks
 from fedgram.automata.model import NGramModel
-from fedgram.automata.topology import Topology, arc_sources, entering_arcs, state_histories, state_lengths
+from fedgram.automata.topology import arc_sources, entering_arcs, state_histories
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.core.arrays import ByteArray, FloatArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import InputError, InvariantError
@@ -75,12 +75,17 @@ def _read_header(data: bytes, path: str | Path) -> tuple[list[int], int, int]:
     found = re.search(rb"^\\data\\[ \t\r]*\n", data, re.MULTILINE)
     if not found:
         raise InputError(path, r"is not an ARPA file: it has no \data\ line")
-    position, counts = found.end(), []
+    position = found.end()
+    counts: list[int] = []
     line = data.count(b"\n", 0, position) + 1
-    while entry := re.compile(rb"[ \t]*(?:ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t\r]*|[ \t\r]*)\n").match(data, position):
+    while entry := re.compile(rb"[ \t]*(?:ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t\r]*|[ \t\r]*)\n").match(
+        data, position
+    ):
         if entry[1]:
             if int(entry[1]) != len(counts) + 1:
-                raise InputError(path, f"the header announces {len(counts) + 1}-grams next, not {int(entry[1])}-grams", line=line)
+                raise InputError(
+                    path, f"the header announces {len(counts) + 1}-grams next, not {int(entry[1])}-grams", line=line
+                )
             counts.append(int(entry[2]))
             if counts[-1] > len(data):
                 raise InputError(path, "the header announces more n-grams than the file can hold", line=line)
@@ -106,9 +111,7 @@ def _expect_title(data: bytes, position: int, line: int, title: str, path: str |
 def _read_section(
     text: ByteArray, position: int, line: int, order: int, count: int, table: WordTable, path: str | Path
 ) -> tuple[_Section, int, int]:
-    section = _Section(
-        np.empty((count, order), np.int32), np.empty(count), np.zeros(count), np.empty(count, np.int64)
-    )
+    section = _Section(np.empty((count, order), np.int32), np.empty(count), np.zeros(count), np.empty(count, np.int64))
     rows = 0
     while True:
         status, position, line, rows, table.count = _parse_section(
@@ -236,7 +239,7 @@ def _pieces(model: NGramModel) -> Iterator[bytes]:
     t = model.topology
     by_order = t.arcs_by_order()
     by_order[0] += 1
-    yield "\\data\\\n".encode() + b"".join(b"ngram %d=%d\n" % item for item in enumerate(by_order, 1))
+    yield b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % item for item in enumerate(by_order, 1))
     table = WordTable.of(model.vocabulary.words)
     entering = entering_arcs(t)
     log10_backoff = np.full(t.arcs, np.nan)

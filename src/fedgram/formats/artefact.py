@@ -1,8 +1,10 @@
 """`.ngram`: our own model file, exact to the last bit. Arrays of the automaton in a checksummed artefact."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import topology_faults
@@ -21,7 +23,7 @@ _TYPES = {
 def write_ngram(model: NGramModel, path: str | Path) -> str:
     """Write the model; returns the digest of its content."""
     t = model.topology
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "words": np.frombuffer("\n".join(model.vocabulary.words).encode(), np.uint8),
         "first_arc": t.first_arc,
         "label": t.label,

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedgram.automata.assemble import DuplicateNGramError, WeightedNGrams, assemble
 from fedgram.automata.model import NGramModel
-from fedgram.automata.topology import END, arc_sources
+from fedgram.automata.topology import END
 from fedgram.core.arrays import BoolArray, ByteArray, FloatArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError, InputError, InvariantError, MissingDependencyError
 from fedgram.core.jit import kernel
@@ -104,7 +104,7 @@ def _format_states(
 
 @kernel
 def _format_arc(q: int, to: int, input_label: int, output_label: int, cost: float, out: ByteArray, p: int) -> int:
-    for number in (np.int64(q), np.int64(to), np.int64(input_label), np.int64(output_label)):
+    for number in np.array([q, to, input_label, output_label]):
         p = write_integer(number, out, p)
         out[p] = 9
         p += 1
@@ -140,14 +140,15 @@ def read_openfst(path: str | Path) -> NGramModel:
 
 
 def _ngrams(fst: Any, path: str | Path) -> WeightedNGrams:
-    names = {label: name for label, name in fst.input_symbols()}
+    names = dict(fst.input_symbols())
     backoff_labels = {label for label, name in names.items() if name in _BACKOFFS} | {0}
     used = sorted({arc.ilabel for q in fst.states() for arc in fst.arcs(q)} - backoff_labels)
     vocabulary = Vocabulary.of(names.get(label, f"<label-{label}>") for label in used)
     word_id = {label: vocabulary.index[names.get(label, f"<label-{label}>")] for label in used}
     states = fst.num_states()
     backoff, log_backoff = np.full(states, -1), np.zeros(states)
-    source, word, dest, log_weight = [], [], [], []
+    rows: list[tuple[int, int, int]] = []
+    log_weight: list[float] = []
     for q in fst.states():
         for arc in fst.arcs(q):
             cost = float(arc.weight)
@@ -156,15 +157,15 @@ def _ngrams(fst: Any, path: str | Path) -> WeightedNGrams:
                     raise InputError(path, "is not an n-gram automaton: a state has two backoff arcs")
                 backoff[q], log_backoff[q] = arc.nextstate, -cost
             else:
-                source.append(q), word.append(word_id[arc.ilabel]), dest.append(arc.nextstate)
+                rows.append((q, word_id[arc.ilabel], arc.nextstate))
                 log_weight.append(-cost)
         final = float(fst.final(q))
         if np.isfinite(final):
-            source.append(q), word.append(EOS), dest.append(END), log_weight.append(-final)
-    histories, depth = _recover_histories(
-        np.array(source), np.array(word), np.array(dest), backoff, int(fst.start()), path
-    )
-    return _weighted(vocabulary, histories, depth, np.array(source), np.array(word), np.array(log_weight), log_backoff)
+            rows.append((q, EOS, END))
+            log_weight.append(-final)
+    source, word, dest = np.array(rows, np.int64).reshape(-1, 3).T
+    histories, depth = _recover_histories(source, word, dest, backoff, int(fst.start()), path)
+    return _weighted(vocabulary, histories, depth, source, word, np.array(log_weight), log_backoff)
 
 
 def _recover_histories(

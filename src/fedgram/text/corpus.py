@@ -93,7 +93,7 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
             return
         try:
             with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield io.BufferedReader(unpacked)  # type: ignore[arg-type]
+                yield io.BufferedReader(unpacked)
         except (gzip.BadGzipFile, EOFError) as error:
             raise InputError(path, f"is not a whole gzip file ({error})") from None
 
@@ -168,7 +168,7 @@ def _tokenize(
         while not (text[stop] == 32 or (9 <= text[stop] <= 13)):
             stop += 1
         word, slot, h = find_word(text, position, stop, blob, starts, hashes, slots)
-        if word == BOS or word == EOS:
+        if word in (BOS, EOS):
             return _MARKED, position, tokens, sentences, count
         if word < 0:
             word = UNK

@@ -27,7 +27,7 @@ def hash_bytes(text: ByteArray, begin: int, end: int) -> np.uint64:
 @kernel
 def find_word(
     text: ByteArray, begin: int, end: int, blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray
-) -> tuple[int, int, np.uint64]:
+) -> tuple[int, np.int64, np.uint64]:
     """(id of the word `text[begin:end]`, or −1; the slot where it is or belongs; its hash)."""
     h = hash_bytes(text, begin, end)
     mask = np.uint64(len(slots) - 1)
