@@ -1,12 +1,16 @@
 """Laws of the automata on random models, each shown to catch a seeded fault."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.reference import dict_model
+from tests.reference.joint_optimum import joint_minimum
+from tests.reference.random_models import random_model, random_topology, random_weights, vocabulary
 
 from fedgram.automata.approximate import approximate, count_source
-from fedgram.automata.build import topology_from_ngrams, ngrams_of, union_topology
+from fedgram.automata.build import ngrams_of, topology_from_ngrams, union_topology
 from fedgram.automata.counting import TopologyCounts, counts_from_arcs, cross_entropy, expected_visits
 from fedgram.automata.kl_minimize import minimize_kl, summed_model
 from fedgram.automata.model import NGramModel
@@ -14,9 +18,6 @@ from fedgram.automata.properties import model_faults, normalization_error, topol
 from fedgram.automata.prune import best_ngrams, keep_ngrams, prune_to_size, relative_entropy_scores, subtopology
 from fedgram.automata.sampling import sampled_visits
 from fedgram.text.vocabulary import Vocabulary
-from tests.reference import dict_model
-from tests.reference.joint_optimum import joint_minimum
-from tests.reference.random_models import random_model, random_topology, random_weights, vocabulary
 
 Fit = Callable[[TopologyCounts, Vocabulary], NGramModel]
 
@@ -107,7 +108,7 @@ def divergence_never_rises(fit_after: Callable[[TopologyCounts, Vocabulary, int]
     for seed in range(25):
         counts, words, _ = random_counts(seed)
         reached = [cross_entropy(counts, fit_after(counts, words, cycles)) for cycles in (0, 1, 2, 3, 5, 10, 30, 100)]
-        assert all(later <= before + 1e-12 for before, later in zip(reached, reached[1:], strict=False))
+        assert all(later <= before + 1e-12 for before, later in pairwise(reached))
 
 
 def test_divergence_never_rises() -> None:

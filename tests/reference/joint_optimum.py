@@ -9,7 +9,7 @@ from fedgram.core.arrays import FloatArray, sum_by
 
 
 def joint_minimum(counts: TopologyCounts) -> float:
-    """min over all models of −Σ C(x,q)·log w_q[x] − Σ C(φ,q)·log w_q[φ]."""
+    """Min over all models of −Σ C(x,q)·log w_q[x] − Σ C(φ,q)·log w_q[φ]."""
     t = counts.topology
     source, lower = arc_sources(t), backoff_arcs(t)
     higher = np.flatnonzero(lower >= 0)
@@ -31,5 +31,6 @@ def joint_minimum(counts: TopologyCounts) -> float:
         return value, np.concatenate([y * (g - mean[source]), y_phi * (g_phi - mean)])
 
     start = np.log(np.concatenate([counts.arc + 1e-3, counts.backoff + 1e-3]))
-    best = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 20000, "maxfun": 40000, "ftol": 1e-16, "gtol": 1e-12, "maxcor": 40})  # fmt: skip
+    options = {"maxiter": 20000, "maxfun": 40000, "ftol": 1e-16, "gtol": 1e-12, "maxcor": 40}
+    best = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     return float(best.fun) / counts.sentences

@@ -1,7 +1,8 @@
-"""Artefacts on disk: written whole or not at all, versioned, checksummed, free of pickle.
+"""Artefacts on disk: written whole or not at all, versioned, checksummed, data only.
 
-An artefact is a safetensors file, so that any language can read its arrays. Its metadata says what it is (`kind`,
-`version`), carries small values as JSON (`fields`), and the SHA-256 of fields and arrays (`digest`).
+An artefact is a safetensors file, so that any language can read its arrays. Its metadata entry `fedgram` is a JSON
+object that says what it is (`kind`, `version`) and carries small values (`fields`) and the SHA-256 of fields and arrays
+(`digest`). The same content always makes the same bytes.
 """
 
 import hashlib
@@ -77,16 +78,10 @@ def content_digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 def write_artefact(path: str | Path, artefact: Artefact) -> str:
     """Write the artefact and return its digest."""
     digest = content_digest(artefact.fields, artefact.arrays)
-    metadata = {
-        "fedgram": "artefact",
-        "kind": artefact.kind,
-        "version": str(artefact.version),
-        "fields": json.dumps(artefact.fields, sort_keys=True),
-        "digest": digest,
-    }
+    about = {"kind": artefact.kind, "version": artefact.version, "fields": artefact.fields, "digest": digest}
     arrays = {name: np.ascontiguousarray(array) for name, array in artefact.arrays.items()}
     with atomic_write(path) as file:
-        file.write(save(arrays, metadata))
+        file.write(save(arrays, {"fedgram": json.dumps(about, sort_keys=True)}))
     return digest
 
 
@@ -96,18 +91,17 @@ def read_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
     path.open("rb").close()  # the usual OSError for a missing or unreadable file
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("fedgram") != "artefact":
-                raise InputError(path, "is not a fedgram artefact")
-            if metadata.get("kind") != kind:
-                raise InputError(path, f"holds a {metadata.get('kind')!r}, not a {kind!r}")
-            if metadata.get("version") != str(version):
+            about = json.loads((file.metadata() or {})["fedgram"])
+            found = about["kind"], about["version"], about["fields"], about["digest"]
+            if found[0] != kind:
+                raise InputError(path, f"holds a {found[0]!r}, not a {kind!r}")
+            if found[1] != version:
                 remedy = "convert it with the fedgram that wrote it, or upgrade"
-                raise InputError(path, f"has format version {metadata.get('version')}, not {version}", remedy=remedy)
+                raise InputError(path, f"has format version {found[1]}, not {version}", remedy=remedy)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        fields = json.loads(metadata["fields"])
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(path, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
-    if content_digest(fields, arrays) != metadata.get("digest"):
+    fields = found[2]
+    if content_digest(fields, arrays) != found[3]:
         raise InputError(path, "is damaged: its content does not match its checksum", remedy="write it again")
     return Artefact(kind, version, fields, arrays)

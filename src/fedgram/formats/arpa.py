@@ -59,8 +59,10 @@ def read_arpa(path: str | Path) -> NGramModel:
     N-grams that a closed set needs but the file lacks are filled in; they change no probability.
     """
     with open_text(path) as file:
-        text = checked_text(file.read(), path, 1)
-    data = text.tobytes()
+        data = file.read()
+    if b"<UNK>" in data and b"<unk>" not in data:
+        data = data.replace(b"<UNK>", b"<unk>")
+    text = checked_text(data, path, 1)
     counts, position, line = _read_header(data, path)
     table, sections = WordTable.of(SPECIAL), []
     for order, count in enumerate(counts, 1):

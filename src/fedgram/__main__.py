@@ -1,0 +1,5 @@
+"""`python -m fedgram` is the command line."""
+
+from fedgram.cli.main import main
+
+main()

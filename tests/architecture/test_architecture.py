@@ -1,0 +1,46 @@
+"""What holds of the code base as a whole."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def imported_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "from fedgram.cli.main import run; run(['--help'])"
+    assert not imported_by(code) & {"torch", "numba", "numpy", "rich", "safetensors", "pyarrow"}
+
+
+def test_the_toolkit_does_not_import_torch() -> None:
+    assert not imported_by("import fedgram.cli.ngram") & {"torch", "pywrapfst", "flwr"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_stay_readable(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    assert text.startswith('"""')
+    assert not re.search(r"import pickle|pickle\.|allow_pickle=True|torch\.load\(", text)
+
+
+def test_docs_name_only_files_that_exist() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_nothing_large_is_tracked() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        assert not path.is_file() or path.stat().st_size < 5_000_000, name

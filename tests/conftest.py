@@ -1,0 +1,53 @@
+"""Fixtures: the command line in this process, and text that is only there for the project's developers."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgram.cli.main import run
+
+SHARED = Path(os.environ.get("FEDGRAM_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture
+def fedgram(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command that must succeed, and return what it printed, read as JSON where `--json` was asked for."""
+
+    def call(*arguments: object) -> Any:
+        words = [str(argument) for argument in arguments]
+        code = run(words)
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return json.loads(out) if "--json" in words else out
+
+    return call
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must be refused with one line and exit code 2, and return the line."""
+
+    def call(*arguments: object) -> str:
+        code = run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert code == 2, (code, out, err)
+        assert out == ""
+        assert err.startswith("fedgram: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+        return err[len("fedgram: ") : -1]
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def earnest() -> list[str]:
+    """The lines of The Importance of Being Earnest, in capitals and without punctuation."""
+    path = SHARED / "earnest.txt"
+    if not path.is_file():
+        pytest.skip("the play is not part of the project; set FEDGRAM_SHARED_DATA to a folder with earnest.txt")
+    return path.read_text().splitlines()

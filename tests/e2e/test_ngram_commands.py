@@ -1,0 +1,194 @@
+"""The `fedgram ngram` commands from end to end, and what they say to a user's mistakes."""
+
+import gzip
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+TEXT = "the cat sat\nthe dog sat\na cat ran\nthe cat ran home\n"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def model(corpus: Path, fedgram: Command) -> Path:
+    path = corpus.parent / "model.arpa"
+    fedgram("ngram", "train", corpus, "-o", path, "--order", 3, "--smoothing", "witten-bell")
+    return path
+
+
+@pytest.mark.parametrize("smoothing", ["katz", "witten-bell", "absolute", "kneser-ney", "modified-kneser-ney"])
+@pytest.mark.parametrize("order", [1, 2, 7])
+def test_train_and_score(corpus: Path, fedgram: Command, smoothing: str, order: int) -> None:
+    out = corpus.parent / "m.ngram"
+    trained = fedgram("ngram", "train", corpus, "-o", out, "--order", order, "--smoothing", smoothing, "--json")
+    assert trained["sentences"] == 4
+    assert trained["words"] == 13
+    assert trained["ngrams_by_order"][0] == 8
+    info = fedgram("ngram", "info", out, "--json")
+    assert info["normalized"] is True
+    assert info["normalization_error"] < 1e-9
+    assert info["open_vocabulary"] is False
+    score = fedgram("ngram", "perplexity", out, corpus, "--json")
+    assert {"sentences", "words", "oov", "nats", "perplexity"} <= score.keys()
+    assert 1.0 < score["perplexity"] < 10.0
+
+
+def test_a_vocabulary_makes_everything_else_unknown(corpus: Path, fedgram: Command) -> None:
+    vocab, out = corpus.parent / "vocab.txt", corpus.parent / "m.arpa"
+    vocab.write_text("the\ncat\nbird\n")
+    fedgram("ngram", "train", corpus, "-o", out, "--order", 2, "--vocab", vocab)
+    info = fedgram("ngram", "info", out, "--json")
+    assert info["ngrams_by_order"][0] == 5  # the, cat, bird, <unk>, </s>
+    assert info["open_vocabulary"] is True
+    assert fedgram("ngram", "perplexity", out, corpus, "--json")["oov"] == 7
+
+
+def test_only_frequent_words_take_part_in_longer_ngrams(corpus: Path, fedgram: Command) -> None:
+    out = corpus.parent / "m.arpa"
+    fedgram("ngram", "train", corpus, "-o", out, "--order", 2, "--higher-order-words", 2)  # the, cat
+    bigrams = {line.split("\t")[1] for line in out.read_text().split("\\2-grams:")[1].splitlines() if "\t" in line}
+    assert bigrams == {"<s> the", "the cat"}
+    assert fedgram("ngram", "info", out, "--json")["normalization_error"] < 1e-6
+
+
+def test_min_count_and_budget(corpus: Path, fedgram: Command) -> None:
+    out = corpus.parent / "m.arpa"
+    fedgram("ngram", "train", corpus, "-o", out, "--order", 2, "--min-count", "1,2")
+    assert fedgram("ngram", "info", out, "--json")["ngrams_by_order"] == [8, 4]
+    result = fedgram("ngram", "train", corpus, "-o", out, "--order", 3, "--max-ngrams", 12, "--json")
+    assert 8 <= result["ngrams"] <= 12
+
+
+def test_prune_merge_replace_approximate_convert(model: Path, fedgram: Command) -> None:
+    folder = model.parent
+    pruned = fedgram("ngram", "prune", model, "-o", folder / "p.arpa", "--max-ngrams", 15, "--split-ties", "--json")
+    assert pruned["ngrams"] == 15
+    fedgram("ngram", "prune", model, "-o", folder / "t.arpa", "--theta", "1e9")
+    assert fedgram("ngram", "info", folder / "t.arpa", "--json")["ngrams_by_order"] == [8]
+    for method in ("linear", "bayes"):
+        merged = fedgram(
+            "ngram", "merge", model, folder / "p.arpa", "-o", folder / "m.arpa", "--method", method, "--json"
+        )
+        assert merged["ngrams"] == fedgram("ngram", "info", model, "--json")["ngrams"]
+    (folder / "u.tsv").write_text("cat\t30\ndog\t10\nbird\t5\n")
+    replaced = fedgram("ngram", "replace-unigrams", model, folder / "u.tsv", "-o", folder / "r.arpa", "--json")
+    assert (replaced["unigrams_given"], replaced["unigrams_used"]) == (3, 2)
+    exact = fedgram("ngram", "approximate", model, folder / "p.arpa", "-o", folder / "a.ngram", "--json")
+    sampled = fedgram(
+        "ngram", "approximate", model, folder / "p.arpa", "-o", folder / "s.ngram", "--samples", 20000, "--json"
+    )
+    summed = fedgram(
+        "ngram", "approximate", model, folder / "p.arpa", "-o", folder / "z.ngram", "--method", "summed", "--json"
+    )
+    assert 0 < exact["kl"] < summed["kl"]
+    assert sampled["kl"] == pytest.approx(exact["kl"], rel=0.05)
+    expected = fedgram("ngram", "perplexity", folder / "a.ngram", model, "--json")
+    assert expected["kl"] == pytest.approx(exact["kl"], rel=1e-6)
+    for suffix in (".arpa.gz", ".ngram", ".fst.txt"):
+        fedgram("ngram", "convert", model, folder / f"c{suffix}")
+    assert gzip.decompress((folder / "c.arpa.gz").read_bytes()) == model.read_bytes()
+
+
+def test_samples_repeat_with_their_seed(model: Path, fedgram: Command) -> None:
+    first = fedgram("ngram", "sample", model, "-n", 20, "--seed", 5)
+    assert first == fedgram("ngram", "sample", model, "-n", 20, "--seed", 5)
+    assert first != fedgram("ngram", "sample", model, "-n", 20, "--seed", 6)
+    assert len(first.splitlines()) == 20
+    assert set(first.split()) <= set(TEXT.split())
+    listed = fedgram("ngram", "sample", model, "-n", 20, "--seed", 5, "--json")["sentences"]
+    assert listed == first.splitlines()
+
+
+def test_text_from_standard_input_and_gzip(
+    model: Path, fedgram: Command, monkeypatch: pytest.MonkeyPatch, corpus: Path
+) -> None:
+    plain = fedgram("ngram", "perplexity", model, corpus, "--json")
+    packed = corpus.parent / "text.txt.gz"
+    packed.write_bytes(gzip.compress(TEXT.encode()))
+    assert fedgram("ngram", "perplexity", model, packed, "--json") == plain
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    assert fedgram("ngram", "perplexity", model, "-", "--json") == plain
+
+
+BAD_TEXT = {
+    "empty": (b"", "holds no sentences; write one sentence a line"),
+    "blank": (b"\n  \n\t\n", "holds no sentences"),
+    "binary": (b"ab\0cd\n", ":1: is not text: it holds a NUL byte"),
+    "latin-1": (b"fine\ncaf\xe9\n", ":2: is not UTF-8 text; convert it to UTF-8"),
+    "marked": (b"fine\n<s> a b </s>\n", ":2: the sentence marks <s> and </s> are added"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXT)
+def test_bad_text_is_refused(name: str, tmp_path: Path, refused: Callable[..., str]) -> None:
+    content, message = BAD_TEXT[name]
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    assert message in refused("ngram", "train", path, "-o", tmp_path / "m.arpa")
+    assert [p.name for p in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_bad_vocabularies_are_refused(corpus: Path, refused: Callable[..., str]) -> None:
+    vocab, out = corpus.parent / "vocab.txt", corpus.parent / "m.arpa"
+    for content, message in [
+        ("", "vocab.txt: holds no words"),
+        ("a\nb c\n", "vocab.txt:2: more than one word on a line"),
+        ("a\nb\na\n", "vocab.txt:3: a word occurs twice (first on line 1)"),
+        ("bird\nfish\n", "the vocabulary covers no word of the corpus"),
+    ]:
+        vocab.write_text(content)
+        assert message in refused("ngram", "train", corpus, "-o", out, "--vocab", vocab)
+        assert not out.exists()
+
+
+def test_mistakes_on_the_command_line(model: Path, corpus: Path, refused: Callable[..., str]) -> None:
+    folder, out = model.parent, model.parent / "out.arpa"
+    assert "no such file" in refused("ngram", "info", folder / "none.arpa")
+    assert "no such file" in refused("ngram", "train", folder / "none.txt", "-o", out)
+    assert "use one of .arpa" in refused("ngram", "train", corpus, "-o", folder / "m.lm")
+    assert "its folder does not exist" in refused("ngram", "train", corpus, "-o", folder / "none" / "m.arpa")
+    assert "is a folder" in refused("ngram", "train", corpus, "-o", folder)
+    assert "--max-ngrams or --theta" in refused("ngram", "prune", model, "-o", out)
+    assert "vocabulary alone has 8 unigrams" in refused("ngram", "prune", model, "-o", out, "--max-ngrams", 3)
+    assert "1,1,2" in refused("ngram", "train", corpus, "-o", out, "--min-count", "1,x")
+    assert "--order" in refused("ngram", "train", corpus, "-o", out, "--order", 8)
+    assert "No such option" in refused("ngram", "train", corpus, "-o", out, "--ordr", 3)
+    assert "No such command" in refused("ngram", "trane")
+    (folder / "u.tsv").write_text("cat thirty\n")
+    assert "u.tsv:1: not a word and a count" in refused("ngram", "replace-unigrams", model, folder / "u.tsv", "-o", out)
+    (folder / "fake.fst").write_bytes(b"not an automaton")
+    assert "fake.fst: is not an OpenFst automaton" in refused("ngram", "info", folder / "fake.fst")
+    (folder / "fake.ngram").write_bytes(b"\x10\0\0\0\0\0\0\0not an artefact!")
+    assert "fake.ngram: is damaged or not a fedgram artefact" in refused("ngram", "info", folder / "fake.ngram")
+    assert not out.exists()
+
+
+def test_a_closed_pipe_ends_quietly(model: Path) -> None:
+    command = f"{sys.executable} -m fedgram ngram sample {model} -n 100000 | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    corpus: Path, refused: Callable[..., str], monkeypatch: Any
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedgram.core.storage.os.fsync", full)
+    line = refused("ngram", "train", corpus, "-o", corpus.parent / "m.arpa")
+    assert "no space left on device; free some space" in line
+    assert [p.name for p in corpus.parent.iterdir()] == ["text.txt"]
