@@ -1,0 +1,58 @@
+"""One way to turn what people type into sentences of words, the same on devices and on the server.
+
+Text is brought to Unicode NFC; a word is a run of letters with apostrophes and hyphens inside it; addresses, handles
+and numbers become placeholders; everything else separates words. A sentence ends at a line end or at `.`, `!`, `?` or
+`…` before a blank, except behind an initial or a common abbreviation. Capitals are kept; `uncase` is the paper's u(y).
+"""
+
+import re
+import unicodedata
+
+PLACEHOLDERS = ("<url>", "<email>", "<user>", "<phone>", "<number>")
+_LETTER = r"(?:[^\W\d_][\u0300-\u036f]*)"
+_TOKEN = re.compile(
+    rf"""(?P<placeholder><(?:url|email|user|phone|number)>)
+       |(?P<url>(?:https?://|www\.)\S+)
+       |(?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)
+       |(?P<user>(?<!\w)@\w+)
+       |(?P<number>\d+(?:[.,:/-]\d+)*(?:st|nd|rd|th|am|pm|h|º|ª)?(?!\w))
+       |(?P<word>{_LETTER}+(?:['-]{_LETTER}+)*)
+       |(?P<end>[.!?…]+(?=\s|$|["')\]»”])|\n)""",
+    re.VERBOSE,
+)
+_APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "`": "'", "´": "'", "‐": "-", "‑": "-"})
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_ABBREVIATIONS = frozenset("mr mrs ms dr prof st vs etc jr sr no inc e.g i.e sra srta dra ex av obs".split())
+
+
+def normalize(text: str) -> list[list[str]]:
+    """The sentences of a message; sentences without words are left out.
+
+    >>> normalize("Dr. Lee isn’t in New York... call me at 5pm! see http://x.org")
+    [['Dr', 'Lee', "isn't", 'in', 'New', 'York'], ['call', 'me', 'at', '<number>'], ['see', '<url>']]
+    """
+    text = _INVISIBLE.sub("", unicodedata.normalize("NFC", text).translate(_APOSTROPHES))
+    sentences: list[list[str]] = [[]]
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind == "word" or kind == "placeholder":
+            sentences[-1].append(match[0])
+        elif kind == "end":
+            if sentences[-1] and (match[0] != "." or not _is_abbreviation(sentences[-1][-1])):
+                sentences.append([])
+        else:
+            sentences[-1].append(f"<{kind}>")
+    return [sentence for sentence in sentences if sentence]
+
+
+def _is_abbreviation(word: str) -> bool:
+    return len(word) == 1 and word not in "IAaOoEeé" or word.lower() in _ABBREVIATIONS
+
+
+def uncase(word: str) -> str:
+    """The word in lower case, in Unicode NFC.
+
+    >>> uncase("ÉRICA")
+    'érica'
+    """
+    return unicodedata.normalize("NFC", word.lower())
