@@ -11,7 +11,13 @@ import click
 from fedgram import __version__
 from fedgram.core.errors import FedgramError
 
-_GROUPS = {"ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models.")}
+_GROUPS = {
+    "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
+    "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
+    "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
+    "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
+    "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
+}
 
 
 class LazyGroup(click.Group):
@@ -24,7 +30,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name, imported now."""
         if cmd_name in _GROUPS:
-            command: click.Command = import_module(_GROUPS[cmd_name][0]).group
+            module = import_module(_GROUPS[cmd_name][0])
+            command: click.Command = getattr(module, "group", None) or module.command
             return command
         return super().get_command(ctx, cmd_name)
 

@@ -41,7 +41,7 @@ class Ragged:
 
     def __post_init__(self) -> None:
         o = self.offsets
-        if o.ndim != 1 or len(o) == 0 or o[0] != 0 or o[-1] != len(self.values) or bool(np.any(np.diff(o) < 0)):
+        if o.ndim != 1 or len(o) == 0 or o[0] != 0 or o[-1] != len(self.values) or bool((o[1:] < o[:-1]).any()):
             raise InvariantError("Ragged: offsets must start at 0, never fall, and end at the number of values")
 
     @classmethod

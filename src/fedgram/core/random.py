@@ -26,6 +26,19 @@ def stream(seed: int, *names: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(seed, names)[:16], "little")))
 
 
+class Stream:
+    """The generator of these names, made only when it is asked for."""
+
+    __slots__ = ("names", "seed")
+
+    def __init__(self, seed: int, *names: str | int) -> None:
+        self.seed, self.names = seed, names
+
+    def generator(self) -> np.random.Generator:
+        """The generator, from its beginning."""
+        return stream(self.seed, *self.names)
+
+
 def stream_key(seed: int, *names: str | int) -> np.uint64:
     """The key of these names for `uniform_at`."""
     return np.uint64(int.from_bytes(_digest(seed, names)[:8], "little"))

@@ -55,7 +55,7 @@ class Grammar:
         return Ragged(values, offsets)
 
     def log_prob(self, sentence: Sequence[str], topic_share: FloatArray | None = None) -> float:
-        """log p of a sentence under the mixture of topics, summed over all ways to derive it; −inf if there is none."""
+        """The log-probability of a sentence under the mixture of topics, over all ways to derive it; −inf for none."""
         ids = [self._index().get(word, -1) for word in sentence]
         share = self.topic_share if topic_share is None else topic_share
         reach: dict[tuple[int, int], dict[int, float]] = {}
@@ -141,8 +141,9 @@ def parse_grammar(text: str, name: str | Path = "grammar") -> Grammar:
     """Compile a grammar, refusing what is undefined, circular or malformed, with its line."""
     rules, shares = _read_rules(text, name)
     _refuse_cycles(rules, name)
-    compiler = _Compiler(list(shares), {rule: k for k, rule in enumerate([*shares, *(r for r in rules if r not in shares)])})
-    for rule in list(compiler.number):
+    ordered = [*shares, *(rule for rule in rules if rule not in shares)]
+    compiler = _Compiler(list(shares), {rule: k for k, rule in enumerate(ordered)})
+    for rule in ordered:
         compiler.add(compiler.number[rule], rules[rule])
     return compiler.finish(np.array(list(shares.values())))
 

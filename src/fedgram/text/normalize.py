@@ -22,7 +22,9 @@ _TOKEN = re.compile(
 )
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "`": "'", "´": "'", "‐": "-", "‑": "-"})
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
-_ABBREVIATIONS = frozenset("mr mrs ms dr prof st vs etc jr sr no inc e.g i.e sra srta dra ex av obs".split())
+_ABBREVIATIONS = frozenset(
+    ["mr", "mrs", "ms", "dr", "prof", "st", "vs", "jr", "sr", "inc", "sra", "srta", "dra", "av", "obs"]
+)
 
 
 def normalize(text: str) -> list[list[str]]:
@@ -35,7 +37,7 @@ def normalize(text: str) -> list[list[str]]:
     sentences: list[list[str]] = [[]]
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
-        if kind == "word" or kind == "placeholder":
+        if kind in ("word", "placeholder"):
             sentences[-1].append(match[0])
         elif kind == "end":
             if sentences[-1] and (match[0] != "." or not _is_abbreviation(sentences[-1][-1])):
@@ -46,7 +48,7 @@ def normalize(text: str) -> list[list[str]]:
 
 
 def _is_abbreviation(word: str) -> bool:
-    return len(word) == 1 and word not in "IAaOoEeé" or word.lower() in _ABBREVIATIONS
+    return (len(word) == 1 and word not in "IAaOoEeé") or word.lower() in _ABBREVIATIONS
 
 
 def uncase(word: str) -> str:

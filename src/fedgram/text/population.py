@@ -1,12 +1,12 @@
 """Users and their text, by user.
 
-A `Population` holds every client's sentences as ids of one list of cased words: `token[first_token[s]:first_token[s+1]]`
-is sentence s, and client c has the sentences `first_sentence[c]:first_sentence[c+1]`. Any client is reached in O(1).
-Clients come in the order of their ids, and each belongs to one split: train, dev or test.
+A `Population` holds every client's sentences as ids of one list of cased words: sentence s is the slice
+`token[first_token[s]:first_token[s+1]]`, and client c has the sentences `first_sentence[c]:first_sentence[c+1]`. Any
+client is reached in O(1). Clients come in the order of their ids, and each belongs to one split: train, dev or test.
 
-Two files hold a population. `.parquet` has a message a row, as people can read it: `user_id`, `text`, and if known `seq`
-and `split`; its text is normalised when it is opened. `.arrow` has a client a row, already normalised, and is mapped
-into memory, so that opening it costs nothing and many clients fit.
+Two files hold a population. `.parquet` has a message a row, as people can read it: `user_id`, `text`, and if known
+`seq` and `split`; its text is normalised when it is opened. `.arrow` has a client a row, already normalised, and is
+mapped into memory, so that opening it costs nothing and many clients fit.
 """
 
 import hashlib
@@ -193,9 +193,7 @@ def open_population(path: str | Path, *, on_rows: Callable[[int], object] | None
     return builder.finish()
 
 
-def _parquet_rows(
-    path: str | Path, on_rows: Callable[[int], object] | None
-) -> Iterator[tuple[str, str, str | None]]:
+def _parquet_rows(path: str | Path, on_rows: Callable[[int], object] | None) -> Iterator[tuple[str, str, str | None]]:
     pa = _pyarrow()
     Path(path).open("rb").close()
     try:
@@ -218,20 +216,24 @@ def _parquet_rows(
 
 
 def write_messages(
-    path: str | Path, messages: Iterable[tuple[str, str, str | None]], *, on_message: Callable[[int], object] | None = None
+    path: str | Path,
+    messages: Iterable[tuple[str, str, str | None]],
+    *,
+    on_messages: Callable[[int], object] | None = None,
 ) -> int:
     """Write (client, text, split or None) as a `.parquet` population; returns the number of messages."""
     pa = _pyarrow()
     schema = pa.schema([("user_id", pa.string()), ("seq", pa.int32()), ("text", pa.string()), ("split", pa.string())])
-    count, seen = 0, {}
+    count = 0
+    seen: dict[str, int] = {}
     rows: list[tuple[str, int, str, str]] = []
     with atomic_write(path) as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
 
         def flush() -> None:
-            columns = list(zip(*rows, strict=True)) if rows else [[]] * 4
+            columns = list(zip(*rows, strict=True)) or [()] * 4
             writer.write_table(pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema))
-            if on_message:
-                on_message(len(rows))
+            if on_messages:
+                on_messages(len(rows))
             rows.clear()
 
         for client, text, split in messages:

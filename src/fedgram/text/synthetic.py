@@ -15,6 +15,7 @@ from importlib.resources import files
 
 import numpy as np
 
+from fedgram.core.arrays import FloatArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream, stream_key
 from fedgram.text.grammar import Grammar, load_grammar
@@ -65,7 +66,9 @@ class Habits:
 class SyntheticPopulation:
     """The typists of one language and seed."""
 
-    def __init__(self, language: str, *, seed: int, habits: Habits | None = None, grammar: Grammar | None = None) -> None:
+    def __init__(
+        self, language: str, *, seed: int, habits: Habits | None = None, grammar: Grammar | None = None
+    ) -> None:
         self.grammar = grammar or load_grammar(language)
         self.seed = seed
         self.habits = habits
@@ -94,7 +97,7 @@ class SyntheticPopulation:
             for text in self.messages(typist):
                 yield name, text, None
 
-    def clean_sentences(self, count: int, *, topic_share: np.ndarray | None = None) -> Iterator[list[str]]:  # type: ignore[type-arg]
+    def clean_sentences(self, count: int, *, topic_share: FloatArray | None = None) -> Iterator[list[str]]:
         """Carefully written sentences, such as a server may have: no typist's, and of other topics if told."""
         share = self.grammar.topic_share if topic_share is None else topic_share / topic_share.sum()
         topics = stream(self.seed, "supplement topics").choice(len(share), count, p=share).astype(np.int32)

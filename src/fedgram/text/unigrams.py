@@ -1,13 +1,87 @@
-"""Word frequencies in a file: one `word<TAB>count` a line, UTF-8; counts may be fractions."""
+"""Word frequencies: federated counts in a `.unigrams` artefact, or any `word<TAB>count` list in UTF-8 text."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedgram.core.errors import InputError
+import numpy as np
+
+from fedgram.core.arrays import FloatArray, frozen
+from fedgram.core.errors import InputError, InvariantError
+from fedgram.core.storage import Artefact, read_artefact, write_artefact
+from fedgram.text.vocabulary import SPECIAL, Vocabulary
+
+KIND, VERSION = "unigrams", 1
 
 
-def read_unigrams(path: str | Path) -> dict[str, float]:
-    """The frequencies by word; blank lines are passed over, anything else that is not a word and a count is refused."""
+@dataclass(frozen=True, slots=True, eq=False)
+class UnigramCounts:
+    """U of a collection over a vocabulary, with the devices and rounds it took and its clipping threshold λ.
+
+    Counts of one vocabulary and one λ can be added; addition has a zero and does not depend on the order.
+    """
+
+    vocabulary: Vocabulary
+    weight: FloatArray
+    clients: int
+    rounds: int
+    clip: float
+
+    def __post_init__(self) -> None:
+        if len(self.weight) != len(self.vocabulary):
+            raise InvariantError("UnigramCounts: counts and vocabulary differ in size")
+        if self.weight.min(initial=0.0) < 0 or not np.isfinite(self.weight).all():
+            raise InvariantError("UnigramCounts: a count is negative or not finite")
+        frozen(self.weight)
+
+    def __add__(self, other: "UnigramCounts") -> "UnigramCounts":
+        if self.vocabulary.digest != other.vocabulary.digest or self.clip != other.clip:
+            raise InvariantError("unigrams of different whitelists or thresholds cannot be added")
+        return UnigramCounts(
+            self.vocabulary,
+            self.weight + other.weight,
+            self.clients + other.clients,
+            self.rounds + other.rounds,
+            self.clip,
+        )
+
+    def frequency(self) -> dict[str, float]:
+        """The words that occurred, with their counts: most frequent first, in the whitelist's order among equals."""
+        ranked = np.argsort(-self.weight, kind="stable")
+        words, weight = self.vocabulary.words, self.weight.tolist()
+        return {words[i]: weight[i] for i in ranked.tolist() if weight[i] > 0 and i >= len(SPECIAL)}
+
+
+def write_unigrams(path: str | Path, counts: UnigramCounts) -> str:
+    """Write federated counts as an artefact; returns its digest."""
+    clip = None if math.isinf(counts.clip) else counts.clip
+    fields = {"clients": counts.clients, "rounds": counts.rounds, "clip": clip}
+    words = np.frombuffer("\n".join(counts.vocabulary.words).encode(), np.uint8)
+    return write_artefact(path, Artefact(KIND, VERSION, fields, {"words": words, "weight": counts.weight}))
+
+
+def read_unigram_counts(path: str | Path) -> UnigramCounts:
+    """Read federated counts."""
+    artefact = read_artefact(path, kind=KIND, version=VERSION)
+    try:
+        arrays, fields = artefact.arrays, artefact.fields
+        clip = math.inf if fields["clip"] is None else float(fields["clip"])
+        vocabulary = Vocabulary(tuple(arrays["words"].tobytes().decode().split("\n")))
+        weight = arrays["weight"].astype(np.float64)
+        return UnigramCounts(vocabulary, weight, int(fields["clients"]), int(fields["rounds"]), clip)
+    except (KeyError, TypeError, ValueError, InvariantError) as error:
+        raise InputError(path, f"does not hold unigram counts: {error}") from None
+
+
+def read_unigrams(path: str | Path) -> Mapping[str, float]:
+    """The frequencies by word, of an artefact or a text; anything that is not a word and a count is refused."""
+    with Path(path).open("rb") as file:
+        is_artefact = str(path).endswith(".unigrams") or b"\0" in file.read(8)
+    return read_unigram_counts(path).frequency() if is_artefact else _read_text(path)
+
+
+def _read_text(path: str | Path) -> dict[str, float]:
     try:
         text = Path(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:

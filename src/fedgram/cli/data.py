@@ -1,0 +1,129 @@
+"""`fedgram data`: populations of users and their text, imported, generated and described."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.text.grammar import LANGUAGES
+from fedgram.text.importers import FORMATS, read_messages
+from fedgram.text.population import (
+    SPLITS,
+    Population,
+    open_population,
+    population_from_messages,
+    write_messages,
+    write_population,
+)
+from fedgram.text.synthetic import SyntheticPopulation
+
+Rows = Iterable[tuple[str, str, str | None]]
+
+
+def _population_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    if not value.endswith((".parquet", ".arrow")):
+        raise InputError(value, "has no suffix of a population", remedy="use .parquet, or .arrow for memory mapping")
+    return output_path(ctx, parameter, value)
+
+
+output_option = click.option(
+    "-o", "--output", required=True, callback=_population_output,
+    help="Population to write: .parquet (messages as typed) or .arrow (normalised, mapped into memory)",
+)  # fmt: skip
+
+
+@click.group()
+def group() -> None:
+    """Users and their text: import, generate, describe.
+
+    A population is a .parquet file with a message a row (user_id, seq, text, split), or an .arrow file with a user a
+    row, normalised into words and mapped into memory. A user is in exactly one of the splits train, dev and test.
+    """
+
+
+def _write(path: Path, rows: Rows, on_messages: Any) -> None:
+    if path.suffix == ".parquet":
+        write_messages(path, rows, on_messages=on_messages)
+    else:
+        write_population(path, population_from_messages(rows))
+
+
+@group.command("import")
+@click.argument("source")
+@output_option
+@click.option("--format", "kind", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
+@click.option("--user-field", help="Column or field that names the user, if it has an unusual name.")
+@click.option("--text-field", help="Column or field with the text, if it has an unusual name.")
+@json_option
+def import_command(
+    source: str, output: Path, kind: str, user_field: str | None, text_field: str | None, as_json: bool
+) -> None:
+    """Import text by user: a folder of files, JSONL, CSV, Parquet, WhatsApp, Telegram or mbox."""
+    with steps() as step:
+        messages, report = read_messages(Path(source), format=kind, user_field=user_field, text_field=text_field)
+        rows = ((message.user, message.text, None) for message in messages)
+        _write(output, rows, step.begin(f"Importing {source}"))
+    result: dict[str, Any] = {"population": str(output), "format": report.format, "users": report.users}
+    result |= {"messages": report.messages, "skipped": sum(report.skipped.values())}
+    if as_json:
+        show({**result, "reasons": report.skipped, "first_places": report.first_places}, as_json)
+        return
+    show(result, as_json)
+    for reason, count in report.skipped.items():
+        click.echo(f"  {count:,} {reason}, first at {report.first_places[reason]}")
+
+
+@group.command("synthesize")
+@click.option("--language", type=click.Choice(LANGUAGES), default="en_us", show_default=True)
+@click.option("--users", type=click.IntRange(1), default=1000, show_default=True, help="Number of typists.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@output_option
+@json_option
+def synthesize_command(language: str, users: int, seed: int, output: Path, as_json: bool) -> None:
+    """Generate typists with topics, habits and typos; the same seed gives the same text."""
+    source = SyntheticPopulation(language, seed=seed)
+    with steps() as step:
+        advance = step.begin(f"Typing as {users:,} users", users)
+
+        def rows() -> Rows:
+            for typist in range(users):
+                yield from source.rows(1, typist)
+                advance(1)
+
+        _write(output, rows(), None)
+    show({"population": str(output), "language": language, "users": users, "seed": seed}, as_json)
+
+
+@group.command("info")
+@click.argument("population")
+@json_option
+def info_command(population: str, as_json: bool) -> None:
+    """Say how many users, sentences and words a population has, by split; never what they wrote."""
+    with steps() as step:
+        people = open_population(population, on_rows=step.begin(f"Reading {population}"))
+    show(describe(people), as_json)
+
+
+def describe(people: Population) -> dict[str, Any]:
+    """The sizes of a population."""
+    if len(people) == 0:
+        raise FedgramError("the population has no users")
+    words = people.first_token[people.first_sentence[1:]] - people.first_token[people.first_sentence[:-1]]
+    used = np.flatnonzero(np.diff(people.first_token))
+    first_words = people.token[people.first_token[used]]
+    lower = np.array([word[0].islower() for word in people.words], bool)
+    result: dict[str, Any] = {
+        "users": len(people),
+        "sentences": len(people.first_token) - 1,
+        "words": len(people.token),
+        "distinct_words": len(people.words),
+        "words_per_user_p10_p50_p90_max": [int(v) for v in np.percentile(words, [10, 50, 90, 100])],
+        "sentences_starting_lower_case": float(lower[first_words].mean()) if len(used) else 0.0,
+    }
+    for split in SPLITS:
+        result[f"users_{split}"] = len(people.clients(split))
+    return result

@@ -1,0 +1,135 @@
+"""`fedgram unigrams`: the federated unigram distribution."""
+
+import json
+import math
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.core.storage import atomic_write
+from fedgram.federated.cohort import Cohort, CohortPlan
+from fedgram.federated.convergence import Convergence, measure_convergence
+from fedgram.federated.driver import Devices, run_rounds
+from fedgram.federated.unigram_collection import UnigramState, UnigramTask
+from fedgram.text.population import SPLITS, open_population
+from fedgram.text.unigrams import read_unigram_counts, write_unigrams
+from fedgram.text.vocabulary import Vocabulary, read_vocabulary
+
+
+def _clip(_: click.Context, __: click.Parameter, value: str) -> float:
+    try:
+        clip = float(value)
+    except ValueError:
+        clip = math.nan
+    if not clip > 0:
+        raise click.BadParameter(f"{value!r} is not a number greater than 0, nor inf")
+    return clip
+
+
+@click.group()
+def group() -> None:
+    """Collect word frequencies from devices, with a limit on what each may contribute."""
+
+
+@group.command("collect")
+@click.option("--users", required=True, help="Population: .parquet or .arrow")
+@click.option("--whitelist", required=True, help="Words to count, lower-case, one a line.")
+@click.option(
+    "--clip", default="1000", show_default=True, callback=_clip, help="λ: most words a device counts for, or inf."
+)
+@click.option("--devices-per-round", type=click.IntRange(1), default=500, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=300, show_default=True)
+@click.option(
+    "--over-selection", type=click.FloatRange(1), default=1.3, show_default=True, help="Devices asked a report needed."
+)
+@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
+@click.option("--split", type=click.Choice(SPLITS), default="train", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--capacity", type=click.IntRange(1), default=200_000, show_default=True, help="Unigrams a keyboard model may hold."
+)
+@click.option("-o", "--output", required=True, callback=output_path, help="Counts to write: .unigrams")
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the two figures and their numbers."
+)
+@json_option
+def collect_command(
+    users: str, whitelist: str, clip: float, devices_per_round: int, rounds: int, over_selection: float, dropout: float,
+    split: str, seed: int, capacity: int, output: Path, plots: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Count the whitelist's words on simulated devices, round by round."""
+    began = perf_counter()
+    plan = CohortPlan(devices_per_round, over_selection, dropout)
+    tally = {"asked": 0, "dropped": 0, "late": 0}
+    with steps() as step:
+        words = read_vocabulary(whitelist)
+        people = open_population(users, on_rows=step.begin(f"Reading {users}"))
+        devices = Devices(people, people.word_ids(words), people.clients(split))
+        task = UnigramTask(words, clip=clip)
+        advance = step.begin("Collecting", rounds)
+
+        def on_round(_: int, cohort: Cohort, __: UnigramState) -> None:
+            tally["asked"] += cohort.asked
+            tally["dropped"] += cohort.dropped
+            tally["late"] += cohort.late
+            advance(1)
+
+        state = run_rounds(task, devices, plan, rounds=rounds, seed=seed, on_round=on_round)
+        step.begin("Measuring convergence")
+        share = min(1.0, devices_per_round / len(devices.clients))
+        convergence = measure_convergence(state.rounds, share if share < 1.0 else 0.0)
+        counts = task.counts(state)
+        write_unigrams(output, counts)
+        if plots:
+            _draw(convergence, plots, words, capacity)
+    result: dict[str, Any] = {
+        "unigrams": str(output), "clip": None if math.isinf(clip) else clip, "rounds": rounds,
+        "reports": counts.clients,
+        **tally, "whitelist": len(words) - 3, "unique": convergence.unique[-1], "z": convergence.z[-1],
+        "moving_average": convergence.moving_average[-1], "seconds": round(perf_counter() - began, 3),
+    }  # fmt: skip
+    show({**result, "by_round": _by_round(convergence)} if as_json else result, as_json)
+
+
+def _by_round(convergence: Convergence) -> dict[str, Any]:
+    return {
+        "z": convergence.z,
+        "unique": convergence.unique,
+        "new": convergence.new,
+        "moving_average": convergence.moving_average,
+    }
+
+
+def _draw(convergence: Convergence, folder: Path, words: Vocabulary, capacity: int) -> None:
+    from fedgram.report.figures import draw_distribution_convergence, draw_tail_words
+
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_distribution_convergence(convergence, folder / "distribution-convergence.png")
+    draw_tail_words(convergence, folder / "tail-words.png", capacity=capacity, whitelist=len(words) - 3)
+    with atomic_write(folder / "convergence.json") as file:
+        file.write(json.dumps(_by_round(convergence)).encode())
+
+
+@group.command("info")
+@click.argument("unigrams")
+@click.option("-n", "--top", type=click.IntRange(0), default=10, show_default=True, help="Most frequent words to show.")
+@json_option
+def info_command(unigrams: str, top: int, as_json: bool) -> None:
+    """Say what was collected, and the most frequent words."""
+    counts = read_unigram_counts(unigrams)
+    frequency = counts.frequency()
+    total = sum(frequency.values())
+    result: dict[str, Any] = {
+        "unigrams": unigrams, "clip": None if math.isinf(counts.clip) else counts.clip, "rounds": counts.rounds,
+        "reports": counts.clients, "words": len(frequency), "total": total,
+    }  # fmt: skip
+    best = list(frequency.items())[:top]
+    if as_json:
+        show({**result, "top": best}, as_json)
+        return
+    show(result, as_json)
+    for word, count in best:
+        click.echo(f"  {count / total:8.4%}  {word}")

@@ -1,0 +1,102 @@
+"""Has a collected distribution settled? The measures of the paper's Figure 2, round by round.
+
+The Z statistic (Bhattacharya and Valiant 2015) compares two sets of counts X, Y with totals m₁, m₂:
+
+    Z = Σ_i [ (m₂·X_i − m₁·Y_i)² − (m₂²·V_i + m₁²·W_i) ] / (X_i + Y_i),
+
+reported over m₁^{3/2}·m₂. Its expectation is 0 if both come from one distribution and positive otherwise, provided that
+V and W are the variances of the counts around their expectation. For plain independent words these would be X and Y
+themselves. But words come by the device: a person repeats words, and clipping scales all of a device's counts. So with
+a = w·C and ℓ = Σ a of a device, p_i = (X_i + Y_i)/(m₁ + m₂),
+
+    V_i = Σ_devices (a_i − p_i·ℓ)² = Σ a_i² − 2·p_i·Σ a_i·ℓ + p_i²·Σ ℓ².
+
+A round draws its devices without repetition; where they are a sizeable part f of the whole population, as in
+simulations, the halves differ less than independent draws would, and V and W are scaled by 1 − f.
+
+At round k the first half of the rounds is compared with the second. The halves must be disjoint: were the first part of
+the second, as in "k/2 against k rounds" taken literally, Z would be far below 0. Paper: §3.2.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgram.core.arrays import FloatArray
+from fedgram.federated.unigram_collection import RoundCounts
+
+MOVING_ROUNDS = 20
+
+
+class DeviceSums:
+    """Running sums over devices: a, a² and a·ℓ by word, ℓ² over all."""
+
+    def __init__(self, words: int) -> None:
+        self.weight, self.square, self.cross = np.zeros(words), np.zeros(words), np.zeros(words)
+        self.length_square = 0.0
+
+    def add(self, part: RoundCounts, sign: float = 1.0) -> None:
+        """Add a round, or take it away again."""
+        self.weight[part.index] += sign * part.weight
+        self.square[part.index] += sign * part.square
+        self.cross[part.index] += sign * part.cross
+        self.length_square += sign * part.length_square
+
+    def variance(self, p: FloatArray) -> FloatArray:
+        """Σ (a_i − p_i·ℓ)² over the devices."""
+        result: FloatArray = np.maximum(self.square - 2.0 * p * self.cross + p * p * self.length_square, 0.0)
+        return result
+
+
+def z_statistic(X: FloatArray, Y: FloatArray, V: FloatArray, W: FloatArray) -> float:
+    """The normalised Z statistic of two disjoint counts X and Y with variances V and W; 0 if one is empty."""
+    m1, m2 = float(X.sum()), float(Y.sum())
+    if m1 < m2:
+        X, Y, V, W, m1, m2 = Y, X, W, V, m2, m1
+    if m2 <= 0:
+        return 0.0
+    both = X + Y
+    seen = both > 0
+    terms = (m2 * X[seen] - m1 * Y[seen]) ** 2 - (m2 * m2 * V[seen] + m1 * m1 * W[seen])
+    return float(np.sum(terms / both[seen]) / (m1**1.5 * m2))
+
+
+def compare_halves(first: DeviceSums, second: DeviceSums, sampled_share: float = 0.0) -> float:
+    """The Z statistic of two disjoint sets of devices; a round draws this share of the population."""
+    both = first.weight + second.weight
+    p = both / max(float(both.sum()), 1e-300)
+    left = 1.0 - sampled_share
+    return z_statistic(first.weight, second.weight, left * first.variance(p), left * second.variance(p))
+
+
+@dataclass(frozen=True, slots=True)
+class Convergence:
+    """By round: the Z statistic, words seen so far, words seen for the first time, and the moving average over the
+    last rounds of how many of them brought a new word.
+    """
+
+    z: list[float]
+    unique: list[int]
+    new: list[int]
+    moving_average: list[float]
+
+
+def measure_convergence(rounds: tuple[RoundCounts, ...], sampled_share: float = 0.0) -> Convergence:
+    """All measures after every round; `sampled_share` is the part of the population that a round draws."""
+    used = np.unique(np.concatenate([part.index for part in rounds])) if rounds else np.zeros(0, np.int64)
+    rounds = tuple(replace(part, index=np.searchsorted(used, part.index)) for part in rounds)
+    first, second = DeviceSums(len(used)), DeviceSums(len(used))
+    seen = np.zeros(len(used), bool)
+    result = Convergence([], [], [], [])
+    for k, part in enumerate(rounds, 1):
+        result.new.append(int(np.sum(~seen[part.index])))
+        seen[part.index] = True
+        result.unique.append(int(seen.sum()))
+        second.add(part)
+        if k % 2 == 0:
+            first.add(rounds[k // 2 - 1])
+            second.add(rounds[k // 2 - 1], sign=-1.0)
+        result.z.append(compare_halves(first, second, sampled_share) if k > 1 else 0.0)
+        recent = result.new[-MOVING_ROUNDS:]
+        result.moving_average.append(sum(n > 0 for n in recent) / len(recent))
+    return result

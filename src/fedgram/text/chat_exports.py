@@ -1,0 +1,339 @@
+"""Reading what chat and mail programs export: WhatsApp, Telegram Desktop, mbox.
+
+A reader walks through its source once and yields what it comes upon, in order: `Found`, something a user wrote, or
+`Skipped`, something that is passed over and why. Both say where it stands, as `file:line` (or `file:message 7` where
+lines mean nothing). Whoever reads on decides what counts as a message (`fedgram.text.importers`), so that no reader
+drops anything silently. Text is never shown: it is left out of every `repr` and of every error.
+
+What other people wrote is left out wherever it can be told apart: forwarded messages, posts in a channel's name, quoted
+mail and forwarded mail. Names of users stay as the export has them. A name in a WhatsApp export is the name in the
+address book of the phone it came from, so the exports of one folder should come from one phone.
+"""
+
+import json
+import mailbox
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from email.errors import InvalidBase64LengthDefect
+from email.message import Message as Mail
+from email.utils import getaddresses
+from pathlib import Path
+from typing import Any
+
+from fedgram.core.errors import InputError
+
+MAX_LINE_BYTES = 1 << 26
+TEXT_ENDINGS = (".txt", ".text", ".md")
+SYSTEM, MEDIA, DELETED = "system message", "media or attachment", "deleted message"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a user wrote, as it stands in the source; either may still be empty."""
+
+    user: str
+    text: str = field(repr=False)
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that is no message, and why."""
+
+    reason: str
+    place: str
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a UTF-8 text file, with their line ends; only a line feed ends a line."""
+    with path.open("rb") as file:
+        number = 0
+        while raw := file.readline(MAX_LINE_BYTES):
+            number += 1
+            if len(raw) == MAX_LINE_BYTES:
+                raise InputError(path, "a line of more than 64 MiB", line=number)
+            if b"\0" in raw:
+                raise InputError(path, "is not text: it holds a NUL byte", line=number, remedy="convert it to UTF-8")
+            try:
+                line = raw.removeprefix(b"\xef\xbb\xbf").decode() if number == 1 else raw.decode()
+            except UnicodeDecodeError:
+                raise InputError(path, "is not UTF-8 text", line=number, remedy="convert it to UTF-8") from None
+            yield number, line
+
+
+# WhatsApp. A message begins with a date and a time and goes on until the next one begins. WhatsApp marks what it writes
+# itself with U+200E on iOS and for attachments, and sets numbers and mentions between other marks of direction.
+
+_MARKS = "\u200e\u200f\u202a\u202b\u202c\u2066\u2067\u2068\u2069\ufeff"
+_NO_MARKS = dict.fromkeys(map(ord, _MARKS))
+_DATE = r"\d{1,4}[./-]\s?\d{1,2}[./-]\s?\d{1,4}\.?"
+_TIME = r"\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:\s?[ap]\.?\s?m\.?)?"
+_STAMP = rf"{_DATE}[,،]?\s(?:(?:at|à|um|klo|kl\.)\s)?{_TIME}"
+_HEADER = re.compile(rf"[{_MARKS}\s]*(?:\[{_STAMP}\]\s?|{_STAMP}\s[-–]\s)", re.IGNORECASE)
+_SENDER = re.compile(r"(.{1,100}?):(?:\s|$)")
+_FILE_NAME = re.compile(r".*\.\w{1,5} •\s*")
+_THING = (
+    "image|photo|video|video note|audio|sticker|gif|document|contact card|imagem|vídeo|áudio|figurinha|documento|"
+    "cartão do contato|imagen|tarjeta de contacto|bild|dokument|kontaktkarte|vidéo|immagine|afbeelding"
+)
+_OMITTED = (
+    "omitted|ocult[oa]|ocultad[oa]|omitid[oa]s?|não revelad[oa]|ausgeschlossen|weggelassen|ausgelassen|omise?s?|"
+    "absente?|omess[oaie]|weggelaten"
+)
+_MEDIA = re.compile(
+    rf"<[^<>]*\b(?:{_OMITTED})>|(?:{_THING}) (?:{_OMITTED})|null"
+    r"|<(?:attached|anexado|anexo|adjunto|anhang|pièce jointe|allegato|bijgevoegd)\s?: [^<>]*>"
+    r"|[^\n]+ \((?:file attached|arquivo anexado|archivo adjunto|datei angehängt|fichier joint|file allegato)\)",
+    re.IGNORECASE,
+)
+_DELETED = re.compile(
+    "(?:this message was deleted|you deleted this message|mensagem apagada|(?:esta|essa) mensagem foi apagada"
+    "|você apagou (?:esta|essa) mensagem|(?:se eliminó|eliminaste) este mensaje|diese nachricht wurde gelöscht"
+    "|du hast diese nachricht gelöscht|ce message a été supprimé|vous avez supprimé ce message"
+    "|questo messaggio è stato eliminato|hai eliminato questo messaggio|waiting for this message.*)[.]?",
+    re.IGNORECASE,
+)
+_EDITED = re.compile(
+    "<(?:this message was edited|mensagem editada|esta mensagem foi editada|se editó este mensaje"
+    "|diese nachricht wurde bearbeitet|ce message a été modifié|questo messaggio è stato modificato)>",
+    re.IGNORECASE,
+)
+
+
+def is_whatsapp_export(path: Path) -> bool:
+    """Whether the first line with anything on it begins as a message of a WhatsApp export does."""
+    with path.open("rb") as file:
+        head = file.read(1 << 12).decode(errors="replace")
+    return _HEADER.match(head.lstrip("\ufeff")) is not None
+
+
+def is_text_file(path: Path) -> bool:
+    """Whether it is a file whose name ends as those of text files do."""
+    return path.suffix.lower() in TEXT_ENDINGS and path.is_file()
+
+
+def chat_files(source: Path) -> list[Path]:
+    """The text files of a folder and of the folders in it, or the file itself; hidden ones are left out."""
+    if not source.is_dir():
+        return [source]
+    files = [path for pattern in ("*", "*/*") for path in source.glob(pattern)]
+    visible = (path for path in files if not any(part.startswith(".") for part in path.relative_to(source).parts))
+    return sorted(filter(is_text_file, visible))
+
+
+def read_whatsapp(source: Path) -> Iterator[Found | Skipped]:
+    """What stands in a WhatsApp export (`.txt`), or in all those of a folder.
+
+    Guarantees that every line belongs to the message above it or is counted; a file in which no message begins is
+    refused. Of a message with an attachment the caption is kept, if there is one.
+    """
+    files = chat_files(source)
+    if not files:
+        raise InputError(source, "holds no WhatsApp export", remedy="give a folder with .txt exports in it")
+    for path in files:
+        yield from _read_chat(path)
+
+
+def _read_chat(path: Path) -> Iterator[Found | Skipped]:
+    lines: list[str] = []
+    begun = 0
+    for number, line in text_lines(path):
+        line = line.rstrip("\r\n")
+        if header := _HEADER.match(line):
+            if begun:
+                yield _whatsapp_message(lines, f"{path}:{begun}")
+            lines, begun = [line[header.end() :]], number
+        elif begun:
+            lines.append(line)
+        elif line.strip(_MARKS).strip():
+            yield Skipped("text before the first message", f"{path}:{number}")
+    if not begun:
+        problem = "is not a WhatsApp export: no line begins with a date and a time"
+        raise InputError(path, problem, remedy="export the chat again as text")
+    yield _whatsapp_message(lines, f"{path}:{begun}")
+
+
+def _whatsapp_message(lines: list[str], place: str) -> Found | Skipped:
+    sender = _SENDER.match(lines[0])
+    if sender is None or _cuts_a_quotation(sender[1]):
+        return Skipped(SYSTEM, place)
+    user = " ".join(sender[1].translate(_NO_MARKS).split())
+    written = lines[0][sender.end() :]
+    text, without = _without_placeholders([written, *lines[1:]])
+    if not text.strip() and without:
+        return Skipped(without, place)
+    if written.startswith("\u200e") and without is None:
+        return Skipped(SYSTEM, place)
+    return Found(user, text, place)
+
+
+def _cuts_a_quotation(name: str) -> bool:
+    """Whether the colon stands inside a quotation, as in: Ann changed the subject to "Lunch: today"."""
+    return name.count('"') % 2 == 1 or name.count("“") != name.count("”") or name.count("«") != name.count("»")
+
+
+def _without_placeholders(lines: list[str]) -> tuple[str, str | None]:
+    """The message without what WhatsApp put there for a medium, and what that was.
+
+    A placeholder is the whole first line, or follows U+200E at the end of a line.
+    """
+    text = "\n".join(lines)
+    before, bracket, rest = text.rpartition("<")
+    if _EDITED.fullmatch((bracket + rest).rstrip()):
+        text = before.rstrip("\u200e ")
+    if _DELETED.fullmatch(text.strip(_MARKS).strip()):
+        return "", DELETED
+    kept, what = [], None
+    for number, line in enumerate(text.split("\n")):
+        caption, mark, _ = line.partition("\u200e")
+        placeholder = line.rpartition("\u200e")[2].strip(_MARKS).strip()
+        if (mark or number == 0) and _MEDIA.fullmatch(placeholder):
+            what = MEDIA
+            if mark and caption.strip() and not _FILE_NAME.fullmatch(caption):
+                kept.append(caption.rstrip())
+        else:
+            kept.append(line)
+    return "\n".join(kept), what
+
+
+# Telegram Desktop: result.json, either one chat or the whole account.
+
+
+def read_telegram(source: Path) -> Iterator[Found | Skipped]:
+    """What stands in `result.json` of Telegram Desktop, or of the folder that holds it; it is read as a whole."""
+    path = source / "result.json" if source.is_dir() else source
+    if not path.is_file():
+        raise InputError(source, "holds no result.json", remedy="export the chat from Telegram Desktop as JSON")
+    for number, message in enumerate(_telegram_messages(path), 1):
+        yield _telegram_message(message, f"{path}:message {number}")
+
+
+def _telegram_messages(path: Path) -> Iterator[Any]:
+    try:
+        export = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise InputError(path, "is not UTF-8 text", remedy="export it again as JSON") from None
+    except json.JSONDecodeError as error:
+        raise InputError(path, "is not JSON", line=error.lineno, remedy="export it again as JSON") from None
+    except (ValueError, RecursionError):
+        raise InputError(path, "is not JSON that can be read", remedy="export it again as JSON") from None
+    chats: list[Any] = [export]
+    if isinstance(export, dict) and "messages" not in export:
+        groups = [export.get("chats"), export.get("left_chats")]
+        chats = [chat for group in groups if isinstance(group, dict) for chat in _list(group.get("list"))]
+    found = [chat["messages"] for chat in chats if isinstance(chat, dict) and isinstance(chat.get("messages"), list)]
+    if not found:
+        remedy = "export the chat from Telegram Desktop as JSON, or write one JSON object a line (jsonl)"
+        raise InputError(path, "is not an export of Telegram Desktop: it has no list of messages", remedy=remedy)
+    return (message for messages in found for message in messages)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _telegram_message(message: Any, place: str) -> Found | Skipped:
+    if not isinstance(message, dict):
+        return Skipped("not a JSON object", place)
+    if message.get("type") != "message":
+        return Skipped("service message" if message.get("type") == "service" else "unknown kind of message", place)
+    if message.get("forwarded_from") is not None:
+        return Skipped("forwarded message", place)
+    identity, name = message.get("from_id"), message.get("from")
+    user = identity if identity is not None else name
+    if isinstance(user, bool) or not isinstance(user, str | int | None):
+        return Skipped("the user is neither a name nor a whole number", place)
+    if isinstance(identity, str) and identity.startswith(("channel", "chat")):
+        return Skipped("posted in the name of a channel", place)
+    parts = message.get("text")
+    pieces = parts if isinstance(parts, list) else [parts]
+    texts = [piece.get("text") if isinstance(piece, dict) else piece for piece in pieces]
+    strings = [text for text in texts if isinstance(text, str)]
+    if len(strings) < len(texts):
+        return Skipped("the text is not a string", place)
+    return Found("" if user is None else str(user), "".join(strings), place)
+
+
+# Mail. What the writer did not type is cut away: quotations, the line that introduces them, signatures, and everything
+# below the header of a mail that was answered or forwarded without quotation marks.
+
+_INTRODUCTION = re.compile(
+    r"\s*(?:On\b.*\bwrote|Em\b.*\bescreveu|El\b.*\bescribió|Le\b.*\ba écrit|Il\b.*\bha scritto|Am\b.*\bschrieb\b.*)"
+    r"\s?:\s*"
+)
+_BELOW_IS_ANOTHERS = re.compile(
+    r"-{2,}\s*(?:Original Message|Forwarded message|Mensagem original|Mensagem encaminhada|Ursprüngliche Nachricht"
+    r"|Weitergeleitete Nachricht|Message d'origine|Message transféré|Mensaje original|Messaggio originale)\s*-{2,}"
+    r"|Begin forwarded message:"
+    r"|(?:From|De|Von): .+\n(?:Sent|Date|To|Enviad[oa]|Data|Para|Gesendet|Datum|An|Envoyé): .+",
+    re.IGNORECASE,
+)
+
+
+def read_mbox(source: Path) -> Iterator[Found | Skipped]:
+    """The mails of an mbox file; the user is the sender's address in small letters."""
+    with source.open("rb") as file:
+        if not file.readline(1 << 12).startswith(b"From "):
+            problem = 'is not an mbox file: it does not begin with "From "'
+            raise InputError(source, problem, line=1, remedy="export the mailbox as mbox")
+    with closing(mailbox.mbox(source, create=False)) as box:
+        for number, mail in enumerate(box, 1):
+            yield _mail(mail, f"{source}:message {number}")
+
+
+def _mail(mail: Mail, place: str) -> Found | Skipped:
+    senders = _senders(mail)
+    if len(senders) > 1:
+        return Skipped("more than one sender", place)
+    part = _plain_part(mail)
+    if part is None:
+        return Skipped("no text/plain part", place)
+    payload = part.get_payload(decode=True)
+    try:
+        text = payload.decode(part.get_content_charset("utf-8")) if isinstance(payload, bytes) else ""
+    except (ValueError, LookupError):
+        return Skipped("text in an unknown or broken encoding", place)
+    if any(isinstance(defect, InvalidBase64LengthDefect) for defect in part.defects):
+        return Skipped("text in an unknown or broken encoding", place)
+    return Found("".join(senders), _own_words(text), place)
+
+
+def _senders(mail: Mail) -> set[str]:
+    """Addresses of From; `ann at example.org`, as mailing list archives write it, is one too."""
+    lines = [str(line) for line in mail.get_all("From", [])]
+    lines = [line if "@" in line else re.sub(r"^\s*(\S+) at (\S+)", r"\1@\2", line) for line in lines]
+    return {address.lower() for _, address in getaddresses(lines) if "@" in address}
+
+
+def _plain_part(mail: Mail) -> Mail | None:
+    """The first text/plain part that is no attachment, not looked for inside mails that are enclosed."""
+    if mail.get_content_maintype() == "multipart":
+        parts = (_plain_part(part) for part in _list(mail.get_payload()))
+        return next((part for part in parts if part is not None), None)
+    is_body = mail.get_content_type() == "text/plain" and mail.get_content_disposition() != "attachment"
+    return mail if is_body else None
+
+
+def _own_words(text: str) -> str:
+    """The text without quotations, what introduces them, and what follows a signature mark or another's header."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        if line == "-- " or _BELOW_IS_ANOTHERS.match("\n".join(lines[number : number + 2])):
+            break
+        if line.startswith(">"):
+            _drop_introduction(kept)
+        else:
+            kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def _drop_introduction(lines: list[str]) -> None:
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for count in (1, 2, 3):
+        if count <= len(lines) and _INTRODUCTION.fullmatch(" ".join(lines[-count:])):
+            del lines[-count:]
+            return

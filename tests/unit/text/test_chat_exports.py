@@ -1,0 +1,347 @@
+"""Messages by user from WhatsApp, Telegram Desktop and mbox."""
+
+import json
+import traceback
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+
+from fedgram.core.errors import InputError
+from fedgram.text.chat_exports import Found
+from fedgram.text.importers import ImportReport, read_messages
+
+SECRET = "zanzibar"
+
+
+def _read(source: Path, format: str = "auto") -> tuple[list[tuple[str, str]], ImportReport]:
+    messages, report = read_messages(source, format=format)
+    return [(message.user, message.text) for message in messages], report
+
+
+def _refused(source: Path, format: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        _read(source, format)
+    assert "\n" not in str(caught.value)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    return caught.value
+
+
+def _chat(path: Path, *lines: str) -> Path:
+    path.write_bytes("\n".join(lines).encode())
+    return path
+
+
+def test_found_shows_no_text() -> None:
+    assert SECRET not in repr(Found("ann", SECRET, "a:1"))
+
+
+# WhatsApp.
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "12/31/20, 10:15 PM - ",
+        "12/31/20, 10:15\u202fPM - ",
+        "12/31/2020, 10:15 pm - ",
+        "12/31/20, 22:15 - ",
+        "[12/31/20, 10:15:30 PM] ",
+        "[12/31/20, 10:15:30\u202fPM] ",
+        "\u200e[12/31/20, 10:15:30\u202fPM] ",
+        "[31/12/2020, 22:15:30] ",
+        "31/12/2020 22:15 - ",
+        "31/12/2020, 22:15 - ",
+        "31/12/20 22:15 - ",
+        "20/6/2017 8:28 p.\u00a0m. - ",
+        "[31/12/2019, 2:14:40 a.m.] ",
+        "31.12.20, 22:15 - ",
+        "[31.12.20, 22:15:30] ",
+        "2020-12-31, 22:15 - ",
+        "[2020-12-31, 22:15:30] ",
+        "[2020/12/31 22:15:30] ",
+        "[12.3.2022 klo 14.08.18] ",
+        "31-12-20 22:15 - ",
+    ],
+)
+def test_layouts(tmp_path: Path, stamp: str) -> None:
+    lines = [
+        f"{stamp}Messages and calls are end-to-end encrypted. Tap to learn more.",
+        f"{stamp}Ann Example: hello: there",
+        f"{stamp}\u202a+55\u00a011 99999-9999\u202c: olá",
+        "",
+        "e até logo - 10:15",
+        f"{stamp}Bob: \r",
+        "after a line\r",
+    ]
+    source = _chat(tmp_path / "chat.txt", *lines)
+    found, report = _read(source)
+    expected = [("Ann Example", "hello: there"), ("+55 11 99999-9999", "olá\n\ne até logo - 10:15")]
+    assert found == [*expected, ("Bob", "\nafter a line")]
+    assert (report.format, report.skipped, report.users) == ("whatsapp", {"system message": 1}, 3)
+    assert report.first_places == {"system message": f"{source}:1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("<Media omitted>", "media or attachment"),
+        ("<Mídia oculta>", "media or attachment"),
+        ("<Arquivo de mídia oculto>", "media or attachment"),
+        ("<Medien ausgeschlossen>", "media or attachment"),
+        ("<Multimedia omitido>", "media or attachment"),
+        ("image omitted", "media or attachment"),
+        ("\u200eimage omitted", "media or attachment"),
+        ("\u200eGIF omitted", "media or attachment"),
+        ("\u200eimagem ocultada", "media or attachment"),
+        ("imagem ocultada", "media or attachment"),
+        ("Bild weggelassen", "media or attachment"),
+        ("<attached: 00000012-PHOTO-2020-12-31.jpg>", "media or attachment"),
+        ("\u200e<attached: 00000012-PHOTO-2020-12-31.jpg>", "media or attachment"),
+        ("\u200e<anexado: 00000012-PHOTO-2020-12-31.jpg>", "media or attachment"),
+        ("\u200eIMG-20201231-WA0001.jpg (file attached)", "media or attachment"),
+        ("IMG-20201231-WA0001.jpg (arquivo anexado)", "media or attachment"),
+        ("report.pdf • \u200e3 pages \u200edocument omitted", "media or attachment"),
+        ("\u200ereport.pdf • \u200e3 pages \u200edocument omitted", "media or attachment"),
+        ("null", "media or attachment"),
+        ("This message was deleted", "deleted message"),
+        ("This message was deleted.", "deleted message"),
+        ("\u200eYou deleted this message.", "deleted message"),
+        ("Mensagem apagada", "deleted message"),
+        ("Essa mensagem foi apagada", "deleted message"),
+        ("\u200eAnn added Bob", "system message"),
+        ("", "no text"),
+    ],
+)
+def test_placeholders_are_counted(tmp_path: Path, text: str, reason: str) -> None:
+    source = _chat(tmp_path / "chat.txt", f"31/12/20, 22:15 - Ann: {text}", "31/12/20, 22:15 - Bob: hi")
+    found, report = _read(source)
+    assert found == [("Bob", "hi")]
+    assert report.skipped == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("<Media omitted>\nlook at this", "look at this"),
+        ("IMG-1.jpg (file attached)\nlook\nthere", "look\nthere"),
+        ("look at this \u200eimage omitted", "look at this"),
+        ("look at this \u200e<attached: 1.jpg>", "look at this"),
+        ("hello \u200e<This message was edited>", "hello"),
+        ("olá <Mensagem editada>", "olá"),
+        ("the image omitted a lot", "the image omitted a lot"),
+        ("see\nimage omitted", "see\nimage omitted"),
+        ("a <b> c", "a <b> c"),
+        ("@\u2068Bob\u2069 hi", "@\u2068Bob\u2069 hi"),
+    ],
+)
+def test_what_was_typed_is_kept(tmp_path: Path, written: str, text: str) -> None:
+    assert _read(_chat(tmp_path / "chat.txt", f"31/12/20, 22:15 - Ann: {written}"))[0] == [("Ann", text)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Ann added Bob",
+        'Ann changed the subject from "A" to "Lunch: today"',
+        "Ann changed the subject to “Lunch: today”",
+        "Your security code with Ann changed.",
+    ],
+)
+def test_system_messages_and_their_further_lines_are_skipped(tmp_path: Path, line: str) -> None:
+    stamp = "12/31/20, 10:15 PM - "
+    found, report = _read(_chat(tmp_path / "chat.txt", stamp + line, "more of it", stamp + "Ann: hi"))
+    assert found == [("Ann", "hi")]
+    assert report.skipped == {"system message": 1}
+
+
+def test_lines_before_the_first_message_are_counted(tmp_path: Path) -> None:
+    source = _chat(tmp_path / "chat.txt", SECRET, "", SECRET, "31/12/20, 22:15 - Ann: hi")
+    found, report = _read(source, "whatsapp")
+    assert found == [("Ann", "hi")]
+    assert report.skipped == {"text before the first message": 2}
+    assert report.first_places == {"text before the first message": f"{source}:1"}
+
+
+def test_folder_of_chats(tmp_path: Path) -> None:
+    _chat(tmp_path / "1.txt", "31/12/20, 22:15 - Ann: one")
+    (tmp_path / "WhatsApp Chat - Bob").mkdir()
+    _chat(
+        tmp_path / "WhatsApp Chat - Bob" / "_chat.txt", "[31.12.20, 22:15:30] Bob: two", "[31.12.20, 22:15:31] Ann: 3"
+    )
+    _chat(tmp_path / ".2.txt", "31/12/20, 22:15 - Ann: hidden")
+    found, report = _read(tmp_path)
+    assert found == [("Ann", "one"), ("Bob", "two"), ("Ann", "3")]
+    assert (report.format, report.users) == ("whatsapp", 2)
+
+
+def test_broken_chats_are_refused(tmp_path: Path) -> None:
+    assert "holds no WhatsApp export" in str(_refused(tmp_path, "whatsapp"))
+    source = _chat(tmp_path / "chat.txt", f"{SECRET}: {SECRET}")
+    assert "no line begins with a date and a time" in str(_refused(source, "whatsapp"))
+    _chat(source, f"31/12/20, 22:15 - {SECRET}")
+    assert "holds no messages as whatsapp (skipped: system message 1)" in str(_refused(source, "whatsapp"))
+    source.write_bytes(f"31/12/20, 22:15 - Ann: {SECRET}\nol".encode() + b"\xe9\n")
+    assert _refused(source, "whatsapp").line == 2
+
+
+# Telegram.
+
+
+def _export(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    return path
+
+
+def _telegram(text: object, **fields: object) -> dict[str, object]:
+    return {"id": 1, "type": "message", "from": "Ann", "from_id": "user1", "text": text, **fields}
+
+
+def test_telegram_chat(tmp_path: Path) -> None:
+    mention = {"type": "mention", "text": "@bob"}
+    messages = [
+        {"id": 1, "type": "service", "actor": "Ann", "action": "create_group", "text": SECRET},
+        _telegram("hello\nthere"),
+        _telegram(["hi ", mention, "!"], from_id="user2"),
+        _telegram("old export", from_id=17),
+        {"type": "message", "from": "Carl", "text": "no id"},
+        _telegram("gone", **{"from": None}),
+        _telegram(SECRET, from_id=None, **{"from": None}),
+        _telegram("", photo="photo.jpg"),
+        _telegram([]),
+        _telegram(SECRET, forwarded_from="Bob"),
+        _telegram(SECRET, from_id="channel9"),
+        _telegram(SECRET, from_id=[1]),
+        _telegram([SECRET, 7]),
+        _telegram({"text": 7}),
+        {"type": "unsupported"},
+        SECRET,
+    ]
+    source = _export(tmp_path / "result.json", {"name": "chat", "messages": messages})
+    found, report = _read(tmp_path)
+    assert found == [
+        ("user1", "hello\nthere"), ("user2", "hi @bob!"), ("17", "old export"), ("Carl", "no id"), ("user1", "gone"),
+    ]  # fmt: skip
+    assert report.skipped == {
+        "service message": 1, "no user": 1, "no text": 2, "forwarded message": 1, "posted in the name of a channel": 1,
+        "the user is neither a name nor a whole number": 1, "the text is not a string": 2, "unknown kind of message": 1,
+        "not a JSON object": 1,
+    }  # fmt: skip
+    assert report.first_places["no user"] == f"{source}:message 7"
+
+
+def test_telegram_account(tmp_path: Path) -> None:
+    chats = [{"messages": [_telegram("one")]}, {"messages": [_telegram("two", from_id="user2")]}, {"name": "empty"}]
+    left = {"list": [{"messages": [_telegram("three")]}]}
+    source = _export(tmp_path / "export.json", {"about": "x", "chats": {"list": chats}, "left_chats": left})
+    assert _read(source)[0] == [("user1", "one"), ("user2", "two"), ("user1", "three")]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (f'{{"messages": [\n"{SECRET}"', ":2: is not JSON; "),
+        ('{"messages": ' + "[" * 100_000, "is not JSON that can be read"),
+        ('["' + SECRET + '"]', "is not an export of Telegram Desktop"),
+        ('{"chats": ["' + SECRET + '"]}', "is not an export of Telegram Desktop"),
+        ('{"messages": []}', "holds no messages as telegram"),
+    ],
+)
+def test_broken_telegram_export_is_refused(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "result.json").write_text(content, encoding="utf-8")
+    assert problem in str(_refused(tmp_path / "result.json", "telegram"))
+
+
+def test_telegram_folder_without_export_and_other_encodings_are_refused(tmp_path: Path) -> None:
+    assert "holds no result.json" in str(_refused(tmp_path, "telegram"))
+    (tmp_path / "result.json").write_bytes(f'{{"messages": ["{SECRET}"]}}'.encode("utf-16"))
+    assert "is not UTF-8 text" in str(_refused(tmp_path, "telegram"))
+
+
+# Mail.
+
+
+def _mbox(path: Path, *mails: bytes) -> Path:
+    path.write_bytes(b"".join(b"From MAILER Mon Jan  1 10:00:00 2020\n" + mail + b"\n" for mail in mails))
+    return path
+
+
+def _mail(text: str, sender: str = "Ann <Ann@Example.ORG>") -> bytes:
+    return f"From: {sender}\nContent-Type: text/plain; charset=utf-8\n\n{text}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("hello\nthere\n", "hello\nthere"),
+        ("hi\n\n-- \nAnn\nzanzibar street", "hi"),
+        ("hi\n-- not a signature", "hi\n-- not a signature"),
+        ("On Mon, 1 Jan 2020, Bob wrote:\n> zanzibar\n>> zanzibar\n\nyes, I do", "yes, I do"),
+        ("yes\n\nOn Mon, 1 Jan 2020 Bob Example\n<bob@example.org> wrote:\n\n> zanzibar\n\n> more\nno", "yes\nno"),
+        ("Em seg., 1 de jan., Bob escreveu:\n> zanzibar\nsim", "sim"),
+        ("Am 1. Januar schrieb Bob:\n> zanzibar\nja", "ja"),
+        ("On reflection I wrote:\nthis", "On reflection I wrote:\nthis"),
+        ("yes\n-----Original Message-----\nFrom: Bob\nzanzibar", "yes"),
+        ("fyi\n---------- Forwarded message ---------\nzanzibar", "fyi"),
+        ("fyi\nBegin forwarded message:\nzanzibar", "fyi"),
+        ("yes\nFrom: Bob\nSent: Monday\nzanzibar", "yes"),
+        ("From: here\nto there", "From: here\nto there"),
+    ],
+)
+def test_own_words_of_a_mail(tmp_path: Path, body: str, text: str) -> None:
+    found, report = _read(_mbox(tmp_path / "a.mbox", _mail(body)))
+    assert found == [("ann@example.org", text)]
+    assert (report.format, report.users) == ("mbox", 1)
+    assert _read(_mbox(tmp_path / "b.mbox", _mail(body.replace("\n", "\r\n"))))[0] == found
+
+
+def test_parts_and_encodings(tmp_path: Path) -> None:
+    enclosed = EmailMessage()
+    enclosed["From"] = "bob@example.org"
+    enclosed.set_content(SECRET)
+    both = EmailMessage()
+    both["From"] = "Ann Ünal <ann@example.org>"
+    both.set_content("só isto", charset="iso-8859-1")
+    both.add_alternative(f"<p>{SECRET}</p>", subtype="html")
+    both.add_attachment(SECRET, filename="a.txt")
+    only_enclosed = EmailMessage()
+    only_enclosed["From"] = "ann@example.org"
+    only_enclosed.add_attachment(enclosed)
+    page = EmailMessage()
+    page["From"] = "ann@example.org"
+    page.set_content(f"<p>{SECRET}</p>", subtype="html")
+    page.add_attachment(SECRET, filename="a.txt")
+    source = _mbox(tmp_path / "a.mbox", both.as_bytes(), only_enclosed.as_bytes(), page.as_bytes())
+    found, report = _read(source)
+    assert found == [("ann@example.org", "só isto")]
+    assert report.skipped == {"no text/plain part": 2}
+    assert report.first_places == {"no text/plain part": f"{source}:message 2"}
+
+
+def test_broken_mails_are_counted(tmp_path: Path) -> None:
+    plain = b"From: ann@example.org\nContent-Type: text/plain; charset="
+    mails = [
+        _mail("from a list", "ann at example.org (Ann)"),
+        _mail(SECRET, "ann@example.org, bob@example.org"),
+        _mail(SECRET, "Ann"),
+        b"Subject: no sender\n\n" + SECRET.encode() + b"\n",
+        plain + b"utf-8\n\nol\xe9\n",
+        plain + b"klingon\n\nhi\n",
+        plain + b"hex\n\nhi\n",
+        plain + b"utf-8\nContent-Transfer-Encoding: base64\n\naaaaa\n",
+        _mail(f"> {SECRET}"),
+    ]
+    found, report = _read(_mbox(tmp_path / "a.mbox", *mails))
+    assert found == [("ann@example.org", "from a list")]
+    assert report.skipped == {
+        "more than one sender": 1, "no user": 2, "text in an unknown or broken encoding": 4, "no text": 1
+    }  # fmt: skip
+
+
+def test_broken_mbox_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "a.mbox"
+    for content in ("", SECRET):
+        source.write_text(content, encoding="utf-8")
+        assert "is not an mbox file" in str(_refused(source, "mbox"))
+    _mbox(source, _mail(f"> {SECRET}"))
+    assert "holds no messages as mbox (skipped: no text 1)" in str(_refused(source, "mbox"))
