@@ -41,8 +41,8 @@ def fedgram(*arguments: object) -> Cost:
 
 def program(name: str) -> str | None:
     """A peer's program: built by benchmarks/build_peers, on the PATH, or where Debian's irstlm puts its own."""
-    places = [RESULTS / "peers" / "build" / "bin", "/usr/lib/irstlm/bin"]
-    return shutil.which(name) or next((str(Path(p) / name) for p in places if (Path(p) / name).is_file()), None)
+    places = [RESULTS / "peers" / "build" / "bin" / name, Path("/usr/lib/irstlm/bin") / name]
+    return shutil.which(name) or next((str(place) for place in places if place.is_file()), None)
 
 
 def save(name: str, rows: list[dict[str, object]]) -> None:

@@ -1,5 +1,6 @@
 """What holds of the code base as a whole."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -44,3 +45,22 @@ def test_nothing_large_is_tracked() -> None:
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         assert not path.is_file() or path.stat().st_size < 5_000_000, name
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    from fedgram.cli.reference import command_reference
+
+    assert (ROOT / "docs" / "commands.md").read_text() == command_reference(), "run scripts/docs"
+
+
+def test_the_paper_map_names_what_exists() -> None:
+    rows = [
+        line.split("|") for line in (ROOT / "docs" / "paper-map.md").read_text().splitlines() if "`fedgram." in line
+    ]
+    assert rows
+    for row in rows:
+        (name,) = re.findall(r"`(fedgram\.[\w.]+)`", row[3])
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+        for test in re.findall(r"`(tests/[^`]+)`", row[4]):
+            assert (ROOT / test).is_file(), test

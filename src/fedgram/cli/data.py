@@ -9,8 +9,10 @@ import numpy as np
 
 from fedgram.cli.console import json_option, output_path, show, steps
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.storage import atomic_write
 from fedgram.text.grammar import LANGUAGES
 from fedgram.text.importers import FORMATS, read_messages
+from fedgram.text.normalize import uncase
 from fedgram.text.population import (
     SPLITS,
     Population,
@@ -82,8 +84,18 @@ def import_command(
 @click.option("--users", type=click.IntRange(1), default=1000, show_default=True, help="Number of typists.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @output_option
+@click.option(
+    "--supplement",
+    callback=output_path,
+    help="Also write well-cased text of another mix of topics, as a server may have.",
+)
+@click.option("--sentences", type=click.IntRange(1), default=50_000, show_default=True, help="Size of the supplement.")
+@click.option("--whitelist", callback=output_path, help="Also write the language's words in lower case, one a line.")
 @json_option
-def synthesize_command(language: str, users: int, seed: int, output: Path, as_json: bool) -> None:
+def synthesize_command(
+    language: str, users: int, seed: int, output: Path, supplement: Path | None, sentences: int, whitelist: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Generate typists with topics, habits and typos; the same seed gives the same text."""
     source = SyntheticPopulation(language, seed=seed)
     with steps() as step:
@@ -95,7 +107,47 @@ def synthesize_command(language: str, users: int, seed: int, output: Path, as_js
                 advance(1)
 
         _write(output, rows(), None)
-    show({"population": str(output), "language": language, "users": users, "seed": seed}, as_json)
+        result: dict[str, Any] = {"population": str(output), "language": language, "users": users, "seed": seed}
+        if supplement:
+            step.begin("Writing the supplement")
+            other_topics = source.grammar.topic_share[::-1]
+            _write_lines(supplement, map(" ".join, source.clean_sentences(sentences, topic_share=other_topics)))
+            result["supplement"] = str(supplement)
+        if whitelist:
+            words = sorted({uncase(word) for word in source.grammar.words if word[0].isalpha()})
+            _write_lines(whitelist, words)
+            result["whitelist"] = str(whitelist)
+    show(result, as_json)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> int:
+    count = 0
+    with atomic_write(path) as file:
+        for line in lines:
+            file.write(line.encode() + b"\n")
+            count += 1
+    return count
+
+
+@group.command("text")
+@click.argument("population")
+@click.option("--split", type=click.Choice(SPLITS), required=True)
+@click.option("-o", "--output", required=True, callback=output_path, help="Text to write, one sentence a line.")
+@click.option("--uncased", is_flag=True, help="In lower case.")
+@json_option
+def text_command(population: str, split: str, output: Path, uncased: bool, as_json: bool) -> None:
+    """Write the pooled sentences of a split, normalised: what a server would see if text were collected."""
+    with steps() as step:
+        people = open_population(population, on_rows=step.begin(f"Reading {population}"))
+        words = [uncase(word) for word in people.words] if uncased else list(people.words)
+        step.begin("Writing")
+        lines = (
+            " ".join(words[i] for i in sentence)
+            for client in people.clients(split).tolist()
+            for sentence in people.sentences(client)
+        )
+        count = _write_lines(output, lines)
+    show({"text": str(output), "users": len(people.clients(split)), "sentences": count}, as_json)
 
 
 @group.command("info")

@@ -15,7 +15,7 @@ from fedgram.federated.convergence import Convergence, measure_convergence
 from fedgram.federated.driver import Devices, run_rounds
 from fedgram.federated.unigram_collection import UnigramState, UnigramTask
 from fedgram.text.population import SPLITS, open_population
-from fedgram.text.unigrams import read_unigram_counts, write_unigrams
+from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
 from fedgram.text.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -111,6 +111,28 @@ def _draw(convergence: Convergence, folder: Path, words: Vocabulary, capacity: i
     draw_tail_words(convergence, folder / "tail-words.png", capacity=capacity, whitelist=len(words) - 3)
     with atomic_write(folder / "convergence.json") as file:
         file.write(json.dumps(_by_round(convergence)).encode())
+
+
+@group.command("capitalize")
+@click.argument("unigrams")
+@click.argument("model")
+@click.option("-o", "--output", required=True, callback=output_path, help="A word, a tab and its count a line.")
+@json_option
+def capitalize_command(unigrams: str, model: str, output: Path, as_json: bool) -> None:
+    """Split the counts of lower-case words over their cased forms, as a cased n-gram MODEL uses them."""
+    from fedgram.distill.capitalization import Capitalizer, capitalize_unigrams
+    from fedgram.formats.models import read_model
+
+    with steps() as step:
+        step.begin(f"Reading {model}")
+        capitalizer = Capitalizer(read_model(model))
+        step.begin("Capitalising")
+        frequency = read_unigrams(unigrams)
+        cased = capitalize_unigrams(frequency, capitalizer)
+        with atomic_write(output) as file:
+            for word, count in sorted(cased.items(), key=lambda item: (-item[1], item[0])):
+                file.write(f"{word}\t{count:.10g}\n".encode())
+    show({"unigrams": str(output), "words": len(frequency), "cased_words": len(cased)}, as_json)
 
 
 @group.command("info")

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow  
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,0 +1,93 @@
+"""`fedgram data` and `fedgram unigrams` from end to end."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def users(tmp_path: Path, fedgram: Command) -> Path:
+    path = tmp_path / "users.parquet"
+    fedgram(
+        "data", "synthesize", "--users", 60, "--seed", 1, "-o", path, "--supplement", tmp_path / "supplement.txt",
+        "--sentences", 500, "--whitelist", tmp_path / "words.txt",
+    )  # fmt: skip
+    return path
+
+
+def test_a_generated_population(users: Path, fedgram: Command) -> None:
+    info = fedgram("data", "info", users, "--json")
+    assert info["users"] == 60
+    assert info["users_train"] + info["users_dev"] + info["users_test"] == 60
+    again = users.parent / "again.arrow"
+    fedgram("data", "synthesize", "--users", 60, "--seed", 1, "-o", again)
+    assert fedgram("data", "info", again, "--json") == info
+    assert len((users.parent / "supplement.txt").read_text().splitlines()) > 400
+    words = (users.parent / "words.txt").read_text().split()
+    assert words == sorted(set(words))
+    text = users.parent / "test.txt"
+    pooled = fedgram("data", "text", users, "--split", "train", "-o", text, "--uncased", "--json")
+    assert pooled["sentences"] == len(text.read_text().splitlines())
+    assert text.read_text() == text.read_text().lower()
+
+
+def test_imports_say_what_they_left_out(tmp_path: Path, fedgram: Command, refused: Callable[..., str]) -> None:
+    source = tmp_path / "chat.jsonl"
+    source.write_text('{"user": "a", "text": "hi there"}\nnonsense\n{"user": "b", "text": "secret words"}\n')
+    report = fedgram("data", "import", source, "-o", tmp_path / "users.parquet", "--json")
+    assert (report["users"], report["messages"], report["skipped"]) == (2, 2, 1)
+    assert next(iter(report["first_places"].values())).endswith("chat.jsonl:2")
+    assert "secret" not in fedgram("data", "import", source, "-o", tmp_path / "users.parquet")
+    assert fedgram("data", "info", tmp_path / "users.parquet", "--json")["words"] == 4
+    (tmp_path / "plain.txt").write_text("just some text\n")
+    assert "a file per user" in refused("data", "import", tmp_path / "plain.txt", "-o", tmp_path / "x.parquet")
+    assert "use .parquet" in refused("data", "import", source, "-o", tmp_path / "users.csv")
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..., str]) -> None:
+    folder = users.parent
+    collect = ("unigrams", "collect", "--users", users, "--whitelist", folder / "words.txt", "--devices-per-round", 20)
+    result = fedgram(*collect, "--rounds", 8, "-o", folder / "U.unigrams", "--plots", folder / "plots", "--json")
+    assert result["reports"] == 160
+    assert [len(values) for values in result["by_round"].values()] == [8, 8, 8, 8]
+    assert result["by_round"]["unique"][-1] == result["unique"] > 100
+    figures = sorted(path.name for path in (folder / "plots").iterdir())
+    assert figures == ["convergence.json", "distribution-convergence.png", "tail-words.png"]
+    assert (folder / "plots" / "tail-words.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "plots" / "convergence.json").read_text()) == result["by_round"]
+    before = (folder / "U.unigrams").read_bytes()
+    fedgram(*collect, "--rounds", 8, "-o", folder / "U.unigrams")
+    assert (folder / "U.unigrams").read_bytes() == before
+    info = fedgram("unigrams", "info", folder / "U.unigrams", "--top", 3, "--json")
+    assert info["words"] == result["unique"]
+    assert len(info["top"]) == 3
+    for bad in ("0", "-1", "many"):
+        assert "--clip" in refused(*collect, "--clip", bad, "-o", folder / "V.unigrams")
+    assert "no such file" in refused(*collect[:3], folder / "none.arrow", *collect[4:], "-o", folder / "V.unigrams")
+    assert not (folder / "V.unigrams").exists()
+
+
+def test_federated_unigrams_under_a_cased_model(users: Path, fedgram: Command) -> None:
+    folder = users.parent
+    fedgram(
+        "unigrams", "collect", "--users", users, "--whitelist", folder / "words.txt", "--devices-per-round", 20,
+        "--rounds", 3, "-o", folder / "U.unigrams",
+    )  # fmt: skip
+    fedgram("ngram", "train", folder / "supplement.txt", "-o", folder / "A_W.arpa", "--order", 2)
+    result = fedgram(
+        "unigrams", "capitalize", folder / "U.unigrams", folder / "A_W.arpa", "-o", folder / "c.tsv", "--json"
+    )
+    assert result["cased_words"] >= result["words"]
+    cased = dict(line.split("\t") for line in (folder / "c.tsv").read_text().splitlines())
+    assert float(cased.get("I", 0)) > float(cased.get("i", 0))
+    replaced = fedgram(
+        "ngram", "replace-unigrams", folder / "A_W.arpa", folder / "c.tsv", "-o", folder / "final.arpa", "--json"
+    )
+    assert replaced["unigrams_used"] > 50
+    fedgram("ngram", "replace-unigrams", folder / "A_W.arpa", folder / "U.unigrams", "-o", folder / "uncased.arpa")

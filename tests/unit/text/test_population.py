@@ -1,0 +1,126 @@
+"""Populations: reaching clients, files, and what is refused."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.text.population import (
+    SPLITS,
+    Population,
+    open_population,
+    population_from_messages,
+    split_of,
+    write_messages,
+    write_population,
+)
+from fedgram.text.vocabulary import Vocabulary
+
+MESSAGES: list[tuple[str, str, str | None]] = [
+    ("zoe", "Hello New York. Bye", "train"),
+    ("ann", "hello", "dev"),
+    ("zoe", "new shoes!", "train"),
+    ("bob", "...", "test"),
+    ("ann", "Hello again", "dev"),
+]
+
+
+def sentences(people: Population, client: int) -> list[str]:
+    return [" ".join(people.words[i] for i in row) for row in people.sentences(client)]
+
+
+def test_clients_in_the_order_of_their_ids_with_their_messages_in_order() -> None:
+    people = population_from_messages(MESSAGES)
+    assert people.client_ids == ("ann", "bob", "zoe")
+    assert sentences(people, 0) == ["hello", "Hello again"]
+    assert sentences(people, 1) == []
+    assert sentences(people, 2) == ["Hello New York", "Bye", "new shoes"]
+    assert [people.clients(s).tolist() for s in SPLITS] == [[2], [0], [1]]
+    assert repr(people) == "Population(3 clients, 5 sentences, 9 words)"
+
+
+def test_clients_load_uncased_ids() -> None:
+    people = population_from_messages(MESSAGES)
+    words = Vocabulary.of(["hello", "new"])
+    data = people.load(2, people.word_ids(words))
+    assert [row.tolist() for row in data.sentences] == [[3, 4, 0], [0], [4, 0]]
+    cased = people.load(2, people.word_ids(words, cased=True))
+    assert [row.tolist() for row in cased.sentences] == [[0, 0, 0], [0], [4, 0]]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_files_come_back(suffix: str, tmp_path: Path) -> None:
+    people = population_from_messages(MESSAGES)
+    path = tmp_path / f"users{suffix}"
+    if suffix == ".arrow":
+        write_population(path, people)
+    else:
+        assert write_messages(path, MESSAGES) == 5
+    back = open_population(path)
+    assert back.client_ids == people.client_ids
+    assert [sentences(back, c) for c in range(3)] == [sentences(people, c) for c in range(3)]
+    assert np.array_equal(back.split, people.split)
+    part = back.restricted("train")
+    assert part.client_ids == ("zoe",)
+    assert sentences(part, 0) == sentences(people, 2)
+
+
+def test_splits_by_hash_are_stable_and_disjoint() -> None:
+    names = [f"user{i}" for i in range(2000)]
+    splits = [split_of(name) for name in names]
+    assert splits == [split_of(name) for name in names]
+    assert [splits.count(s) / 2000 for s in SPLITS] == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedgramError, match="two splits"):
+        population_from_messages([("a", "x", "train"), ("a", "y", "dev")])
+    with pytest.raises(FedgramError, match="unknown split 'heldout'"):
+        population_from_messages([("a", "x", "heldout")])
+    with pytest.raises(FedgramError, match="choose one of train"):
+        population_from_messages(MESSAGES).clients("all")
+    for name in ("broken.parquet", "broken.arrow"):
+        (tmp_path / name).write_bytes(b"not a file of that kind at all")
+        with pytest.raises(InputError, match="broken"):
+            open_population(tmp_path / name)
+    with pytest.raises(InputError, match="is not a population"):
+        open_population(tmp_path / "users.txt")
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.parquet.write_table(pa.table({"who": ["a"], "text": ["b"]}), tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="no column 'user_id'"):
+        open_population(tmp_path / "other.parquet")
+
+
+BIG = """
+import resource, sys
+import numpy as np
+from fedgram.text.population import Population, open_population, write_population
+clients, words = 342_477, 400
+path = sys.argv[1]
+if sys.argv[2] == "write":
+    token = np.random.default_rng(0).integers(0, 1000, clients * words, dtype=np.int32)
+    write_population(path, Population(
+        tuple(f"user{i}" for i in range(clients)), np.zeros(clients, np.uint8),
+        np.arange(clients + 1, dtype=np.int64) * 40, np.arange(clients * 40 + 1, dtype=np.int64) * 10,
+        token, tuple(f"w{i}" for i in range(1000))))
+else:
+    people = open_population(path)
+    chosen = np.random.default_rng(1).integers(0, clients, 20_000)
+    assert sum(len(people.sentences(int(c)).values) for c in chosen) == 20_000 * words
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+"""
+
+
+@pytest.mark.slow
+def test_a_third_of_a_million_clients_fit_in_two_gigabytes(tmp_path: Path) -> None:
+    assert resource.RUSAGE_SELF == 0
+    path = tmp_path / "big.arrow"
+    for step in ("write", "read"):
+        done = subprocess.run([sys.executable, "-c", BIG, str(path), step], check=True, capture_output=True, text=True)
+        assert float(done.stdout) < 2.0, step
