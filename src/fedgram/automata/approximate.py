@@ -98,7 +98,6 @@ def adopt_topology(topology: Topology, vocabulary: Vocabulary, source: NGramMode
     ngrams = ngrams_of(topology)
     ids = new_id[ngrams.values]
     keep = np.logical_and.reduceat(ids >= 0, ngrams.offsets[:-1]) if len(ids) else np.zeros(0, bool)
-    lengths = np.diff(ngrams.offsets)
-    kept = Ragged(ids[np.repeat(keep, lengths)], np.concatenate([[0], np.cumsum(lengths[keep])]).astype(np.int64))
+    kept = Ragged(ids, ngrams.offsets).select(keep)
     words = len(source.vocabulary)
     return topology_from_ngrams(kept, words, open_vocabulary=source.has_unknown).topology

@@ -68,9 +68,8 @@ def topology_from_ngrams(
     lengths = np.diff(ngrams.offsets)
     if len(lengths) and lengths.min() < 1:
         raise InvariantError("an n-gram has no words")
-    bad = misplaced_marks(ngrams.values, ngrams.offsets)
-    if bad >= 0:
-        raise InvariantError(f"n-gram {bad}: <s> may only begin an n-gram and </s> only end it")
+    if misplaced_marks(ngrams.values, ngrams.offsets).any():
+        raise InvariantError("<s> may only begin an n-gram and </s> only end it")
     order = int(lengths.max()) if len(lengths) else 1
     levels, at_start = index_runs(ngrams, order=order, words=words)
     kept: Sequence[BoolArray] = ()
@@ -90,13 +89,14 @@ def topology_from_ngrams(
 
 
 @kernel
-def misplaced_marks(values: IntArray, offsets: LongArray) -> int:
-    """The first n-gram with `<s>` not in front or `</s>` not at the end, or −1."""
+def misplaced_marks(values: IntArray, offsets: LongArray) -> BoolArray:
+    """Which n-grams have `<s>` elsewhere than in front or `</s>` elsewhere than at the end."""
+    misplaced = np.zeros(len(offsets) - 1, np.bool_)
     for r in range(len(offsets) - 1):
         for i in range(offsets[r], offsets[r + 1]):
             if (values[i] == BOS and i > offsets[r]) or (values[i] == EOS and i < offsets[r + 1] - 1):
-                return r
-    return -1
+                misplaced[r] = True
+    return misplaced
 
 
 def ngrams_of(topology: Topology) -> Ragged:

@@ -63,6 +63,16 @@ class Ragged:
             np.concatenate([np.zeros(1, np.int64), *offsets]),
         )
 
+    def select(self, rows: BoolArray) -> "Ragged":
+        """The marked rows, in order.
+
+        >>> [row.tolist() for row in Ragged.from_rows([[1], [2, 3], [4]]).select(np.array([True, False, True]))]
+        [[1], [4]]
+        """
+        lengths = np.diff(self.offsets)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[rows])])
+        return Ragged(self.values[np.repeat(rows, lengths)], offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -209,14 +209,13 @@ def _assemble(sections: list[_Section], vocabulary: Vocabulary, path: str | Path
         raise InputError(path, _PROBLEMS[6], line=int(sections[0].line[np.flatnonzero(sections[0].words == BOS)[1]]))
     if not np.any(sections[0].words == EOS):
         raise InputError(path, "has no unigram </s>, so its sentences never end", line=int(lines[0]))
-    if (bad := misplaced_marks(ngrams.values, ngrams.offsets)) >= 0:
-        raise InputError(path, "<s> may only begin an n-gram and </s> only end it", line=int(lines[bad]))
-    weighted = WeightedNGrams(
-        vocabulary,
-        ngrams,
-        _LN10 * np.concatenate([s.log10_weight for s in sections]),
-        _LN10 * np.concatenate([s.log10_backoff for s in sections]),
+    log10 = np.stack(
+        [np.concatenate([getattr(s, name) for s in sections]) for name in ("log10_weight", "log10_backoff")]
     )
+    inside = ~misplaced_marks(ngrams.values, ngrams.offsets)
+    if not inside.all():  # IRSTLM counts across sentences; no sentence ever reads such an n-gram
+        ngrams, lines, log10 = ngrams.select(inside), lines[inside], log10[:, inside]
+    weighted = WeightedNGrams(vocabulary, ngrams, _LN10 * log10[0], _LN10 * log10[1])
     try:
         return assemble(weighted)
     except DuplicateNGramError as error:
