@@ -84,7 +84,8 @@ def test_prune_merge_replace_approximate_convert(model: Path, fedgram: Command) 
         assert merged["ngrams"] == fedgram("ngram", "info", model, "--json")["ngrams"]
     (folder / "u.tsv").write_text("cat\t30\ndog\t10\nbird\t5\n")
     replaced = fedgram("ngram", "replace-unigrams", model, folder / "u.tsv", "-o", folder / "r.arpa", "--json")
-    assert (replaced["unigrams_given"], replaced["unigrams_used"]) == (3, 2)
+    assert (replaced["unigrams_given"], replaced["words_added"]) == (3, 1)
+    assert replaced["ngrams_by_order"][0] == 9
     exact = fedgram("ngram", "approximate", model, folder / "p.arpa", "-o", folder / "a.ngram", "--json")
     sampled = fedgram(
         "ngram", "approximate", model, folder / "p.arpa", "-o", folder / "s.ngram", "--samples", 20000, "--json"

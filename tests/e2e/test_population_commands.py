@@ -89,5 +89,5 @@ def test_federated_unigrams_under_a_cased_model(users: Path, fedgram: Command) -
     replaced = fedgram(
         "ngram", "replace-unigrams", folder / "A_W.arpa", folder / "c.tsv", "-o", folder / "final.arpa", "--json"
     )
-    assert replaced["unigrams_used"] > 50
+    assert replaced["words_added"] > 50
     fedgram("ngram", "replace-unigrams", folder / "A_W.arpa", folder / "U.unigrams", "-o", folder / "uncased.arpa")

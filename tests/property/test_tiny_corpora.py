@@ -41,8 +41,8 @@ def test_tiny_corpora_give_whole_models(block: int) -> None:
         (a, corpus), (b, _) = random_training(rng), random_training(rng)
         budget = int(rng.integers(a.topology.first_arc[1], a.topology.arcs + 1))
         merged = merge(a, b, weight=float(rng.random()), method=str(rng.choice(MERGING)))
-        frequency = rng.integers(0, 3, len(a.vocabulary)).astype(float)
-        frequency[3] += 1
+        frequency = {word: float(rng.integers(0, 3)) for word in [*a.vocabulary.words[3:], "new"]}
+        frequency[a.vocabulary.words[3]] += 1.0
         for model in (
             a,
             merged,

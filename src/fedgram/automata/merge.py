@@ -1,15 +1,17 @@
 """Two models, or two counts, made into one."""
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 
 from fedgram.automata.build import ngrams_of, relabel, topology_from_ngrams
 from fedgram.automata.counting import conditional_log_weights, image_states
 from fedgram.automata.model import NGramCounts, NGramModel, has_unknown, model_from_weights, renormalize
 from fedgram.automata.topology import Topology, arc_sources, entering_arcs
-from fedgram.core.arrays import BoolArray, FloatArray, IntArray, Ragged, sum_by
+from fedgram.core.arrays import FloatArray, IntArray, Ragged, sum_by
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
-from fedgram.text.vocabulary import BOS, EOS, Vocabulary
+from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 
 METHODS = ("linear", "bayes")
 
@@ -92,23 +94,38 @@ def renumber(model: NGramModel, vocabulary: Vocabulary) -> NGramModel:
     return model_from_weights(built.topology, vocabulary, weight)
 
 
-def replace_unigrams(model: NGramModel, frequency: FloatArray) -> NGramModel:
-    """The model with its unigrams in proportion to `frequency`, one number a word of its vocabulary.
+def replace_unigrams(model: NGramModel, frequency: Mapping[str, float]) -> NGramModel:
+    """The model with its unigrams in proportion to `frequency`; words that it does not have come in as unigrams.
 
-    The sentence end keeps its probability, and words of no frequency get the smallest one that occurs. Paper: §3.
+    The sentence end keeps its probability, and the model's words of no frequency get the smallest one that occurs.
+    Longer n-grams keep theirs. Paper: §3.
     """
-    if len(frequency) != len(model.vocabulary):
-        raise FedgramError("one frequency for every word of the model's vocabulary is needed")
-    if not np.isfinite(frequency).all() or frequency.min(initial=0.0) < 0.0:
+    given = {word: f for word, f in frequency.items() if f > 0 and word not in (SPECIAL[BOS], SPECIAL[EOS])}
+    if not all(np.isfinite(f) and f >= 0 for f in frequency.values()):
         raise FedgramError("word frequencies must be finite and at least 0")
+    if not any(word in model.vocabulary for word in given):
+        raise FedgramError("the unigrams share no word with the model's vocabulary")
+    if not model.has_unknown:
+        given.pop(SPECIAL[UNK], None)
+    model = _with_words(model, given)
     t, weight = model.topology, np.exp(model.log_weight)
     labels = t.label[: t.first_arc[1]]
-    given: BoolArray = (labels != EOS) & (labels != BOS) & (frequency[labels] > 0)
-    if not given.any():
-        raise FedgramError("the unigrams share no word with the model's vocabulary")
-    new = np.where(given, frequency[labels], frequency[labels][given].min())
+    least = min(given.values())
+    new = np.array([given.get(model.vocabulary.words[x], least) for x in labels.tolist()])
     new[labels == EOS] = 0.0
     end = float(weight[: len(labels)][labels == EOS].sum())
     new *= (1.0 - end) / new.sum()
     new[labels == EOS] = end
     return model_from_weights(t, model.vocabulary, np.concatenate([new, weight[len(labels) :]]))
+
+
+def _with_words(model: NGramModel, words: Iterable[str]) -> NGramModel:
+    """The model over a vocabulary that has these words too, for now with next to no probability."""
+    vocabulary = Vocabulary.of([*model.vocabulary.words, *words])
+    if len(vocabulary) == len(model.vocabulary):
+        return model
+    ngrams = ngrams_of(model.topology)
+    built = topology_from_ngrams(ngrams, len(vocabulary), open_vocabulary=model.has_unknown)
+    weight = np.zeros(built.topology.arcs)
+    weight[built.arc] = np.exp(model.log_weight)
+    return model_from_weights(built.topology, vocabulary, weight)

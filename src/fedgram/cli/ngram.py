@@ -170,15 +170,17 @@ def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_j
 @output_option
 @json_option
 def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: bool) -> None:
-    """Put other word frequencies under a model: UNIGRAMS has a word, a tab and a count a line."""
+    """Put other word frequencies under a model, adding words that it lacks.
+
+    UNIGRAMS is what `fedgram unigrams` writes, or text with a word, a tab and a count a line.
+    """
     with steps() as step:
         full, frequency = _read(step, model), read_unigrams(unigrams)
         step.begin("Replacing unigrams")
-        by_id = np.array([frequency.get(word, 0.0) for word in full.vocabulary.words])
-        replaced = merging.replace_unigrams(full, by_id)
+        replaced = merging.replace_unigrams(full, frequency)
         _write(step, replaced, output)
-    known = sum(word in full.vocabulary for word in frequency)
-    result = {"model": str(output), "unigrams_given": len(frequency), "unigrams_used": known}
+    added = len(replaced.vocabulary) - len(full.vocabulary)
+    result = {"model": str(output), "unigrams_given": len(frequency), "words_added": added}
     show({**result, **_summary(replaced)}, as_json)
 
 

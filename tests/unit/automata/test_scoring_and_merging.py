@@ -64,15 +64,22 @@ def _unigrams(p: dict[str, float]) -> NGramModel:
 
 def test_replaced_unigrams_are_in_proportion_and_the_end_stays() -> None:
     model = random_model(np.random.default_rng(3), order=3)
-    frequency = np.arange(len(model.vocabulary), dtype=float)
-    before, after = DictModel(model), DictModel(replace_unigrams(model, frequency))
+    words = model.vocabulary.words
+    replaced = replace_unigrams(model, {words[4]: 3.0, words[8]: 6.0, "fresh": 1.5, words[5]: 0.0})
+    before, after = DictModel(model), DictModel(replaced)
     assert after.prob((), EOS) == pytest.approx(before.prob((), EOS))
     assert after.prob((), 8) / after.prob((), 4) == pytest.approx(2.0)
+    fresh = replaced.vocabulary["fresh"]
+    assert fresh == len(words)
+    assert after.prob((), 4) / after.prob((), fresh) == pytest.approx(2.0)
+    assert after.prob((), 5) == pytest.approx(after.prob((), fresh))  # the smallest frequency that occurs
     for ngram, p in before.p.items():
         if len(ngram) > 1:
             assert after.p[ngram] == pytest.approx(p)
     with pytest.raises(FedgramError, match="share no word"):
-        replace_unigrams(model, np.zeros(len(model.vocabulary)))
+        replace_unigrams(model, {words[3]: 0.0, "fresh": 1.0})
+    with pytest.raises(FedgramError, match="finite"):
+        replace_unigrams(model, {words[3]: 1.0, words[4]: -1.0})
 
 
 def test_a_closed_model_leaves_unknown_words_out() -> None:
