@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from fedgram.cli.main import run
+
+# Kernels compile on their first call, so no deadline; the same examples every time.
+settings.register_profile("fedgram", deadline=None, derandomize=True)
+settings.load_profile("fedgram")
 
 SHARED = Path(os.environ.get("FEDGRAM_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
