@@ -34,6 +34,12 @@ def test_capitalize_writes_a_sentence_a_line(model: Path, typed: Path, fedgram: 
     assert fedgram("capitalize", model, typed) == "\n".join(CAPITALIZED) + "\n"
 
 
+def test_an_unknown_first_word_gets_a_capital(model: Path, tmp_path: Path, fedgram: Command) -> None:
+    typed = tmp_path / "unknown.txt"
+    typed.write_text("zürich is old\n")
+    assert fedgram("capitalize", model, typed) == "Zürich is old\n"
+
+
 def test_capitalize_as_json(model: Path, typed: Path, fedgram: Command) -> None:
     result = fedgram("capitalize", model, typed, "--json")
     assert result == {"sentences": CAPITALIZED, "words": 11, "changed": 6}

@@ -1,4 +1,4 @@
-"""Capitalisation spelled out: every casing of a sentence is tried, and ratios are quotients of probabilities."""
+"""Capitalisation spelled out: every casing of a sentence is tried, and shares and ratios are quotients of sums."""
 
 from collections import defaultdict
 from itertools import product
@@ -6,8 +6,37 @@ from math import inf, log
 
 from tests.reference.dict_model import DictModel, NGram
 
-from fedgram.automata.model import MIN_WEIGHT
+from fedgram.automata.model import MIN_WEIGHT, NGramModel
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, Vocabulary
+
+
+class CaseAwareModel(DictModel):
+    """The model with case-aware backoff: what a history leaves over is split again into capitalised and other words."""
+
+    def __init__(self, model: NGramModel) -> None:
+        super().__init__(model)
+        self.capitals = {y for y, word in enumerate(model.vocabulary.words) if word[0].isupper()}
+        self.factors: dict[NGram, tuple[float, float]] = {}
+
+    def prob(self, history: NGram, x: int) -> float:
+        if (*history, x) in self.p or not history:
+            return self.p.get((*history, x), 0.0)
+        if history not in self.factors:
+            self.factors[history] = self.split(history)
+        factor = self.factors[history][x in self.capitals]
+        return factor * self.backoff.get(history, 1.0) * self.prob(history[1:], x)
+
+    def split(self, history: NGram) -> tuple[float, float]:
+        """(1 - t) / (1 - s) and t / s, where s is the share of capitals in what is left over, and t the new one."""
+        read = [y for y in range(self.words) if (*history, y) in self.p]
+        left = {y: self.prob(history[1:], y) for y in range(self.words) if y not in read and y != BOS}
+        capitals = sum(p for y, p in left.items() if y in self.capitals)
+        others = sum(p for y, p in left.items() if y not in self.capitals)
+        if min(capitals, others) < 1e-6:
+            return 1.0, 1.0
+        s = capitals / (capitals + others)
+        t = (sum(y in self.capitals for y in read) + 10 * s) / (len(read) + 10)
+        return (1 - t) / (1 - s), t / s
 
 
 def variants_by_class(vocabulary: Vocabulary) -> dict[str, list[int]]:

@@ -1,0 +1,95 @@
+"""`fedgram pieces`: train word pieces from word frequencies, and look at them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import click
+
+from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.core.errors import InputError
+from fedgram.text.corpus import open_text, whole_lines
+from fedgram.text.unigrams import read_unigrams
+from fedgram.text.vocabulary import SPECIAL
+from fedgram.text.wordpieces import MARK, WordPieces, load_pieces, pieces_per_token, train_pieces
+
+
+@click.group()
+def group() -> None:
+    """Train word pieces from word frequencies, and look at them.
+
+    A model is a SentencePiece file. The mark ▁ stands at the end of a word, so that only its last piece has it.
+    """
+
+
+@group.command("train")
+@click.option("--unigrams", required=True, help="Words to learn from: a word, a tab and a count a line.")
+@click.option(
+    "--size", type=click.IntRange(1), default=4000, show_default=True, help="Number of pieces, <unk> included."
+)
+@click.option("-o", "--output", required=True, callback=output_path, help="Model to write.")
+@json_option
+def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None:
+    """Learn word pieces from the frequencies of words, lower-cased."""
+    began = perf_counter()
+    with steps() as step:
+        step.begin(f"Reading {unigrams}")
+        frequency: dict[str, float] = {}
+        for word, count in read_unigrams(unigrams).items():
+            if word not in SPECIAL:
+                frequency[word.lower()] = frequency.get(word.lower(), 0.0) + count
+        step.begin("Training word pieces")
+        pieces = train_pieces(frequency, size=size, path=output)
+    result = {
+        "model": str(output),
+        "size": pieces.size,
+        "words": len(frequency),
+        "characters": len(set().union(*frequency)),
+        "pieces_per_token": pieces_per_token(pieces, frequency),
+    }
+    show({**result, "seconds": round(perf_counter() - began, 3)}, as_json)
+
+
+@group.command("encode")
+@click.argument("model")
+@click.argument("text", default="-")
+def encode_command(model: str, text: str) -> None:
+    """Print the pieces of every word of TEXT, lower-cased, a line for a line.
+
+    Without TEXT, or where it is -, lines are read from standard input. A character without a piece becomes <unk>.
+    """
+    pieces = load_pieces(model)
+    for number, line in enumerate(_lines(text), 1):
+        if MARK in line:
+            raise InputError(text, f"holds the mark {MARK}, which ends words in pieces", line=number)
+        click.echo(_in_pieces(pieces, line.lower().split()))
+
+
+def _lines(path: str) -> Iterator[str]:
+    with open_text(path) as file:
+        for chunk in whole_lines(file, path):
+            yield from chunk.tobytes().decode().removesuffix("\n").split("\n")
+
+
+def _in_pieces(pieces: WordPieces, words: list[str]) -> str:
+    return " ".join(pieces.pieces[i] for i in pieces.encode_words(words).values)
+
+
+@group.command("info")
+@click.argument("model")
+@json_option
+def info_command(model: str, as_json: bool) -> None:
+    """Say what a model holds."""
+    pieces = load_pieces(model)
+    plain = [piece.removesuffix(MARK) for i, piece in enumerate(pieces.pieces) if i != pieces.unknown]
+    show(
+        {
+            "model": model,
+            "bytes": Path(model).stat().st_size,
+            "size": pieces.size,
+            "final_pieces": int(pieces.is_final.sum()),
+            "characters": len(set().union(*plain)),
+            "longest_piece": max(map(len, plain)),
+        },
+        as_json,
+    )

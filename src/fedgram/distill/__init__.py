@@ -1,0 +1,1 @@
+"""From a neural model to n-gram models: capitalisation, sampling and approximation."""
