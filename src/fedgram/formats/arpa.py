@@ -24,7 +24,7 @@ from fedgram.core.storage import atomic_write
 from fedgram.formats.decimal import MAX_NUMBER_BYTES, parse_number, write_number
 from fedgram.text.corpus import checked_text, open_text
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, Vocabulary
-from fedgram.text.word_table import HashArray, WordTable, find_word
+from fedgram.text.word_table import HashArray, WordTable, find_word, insert_word
 
 _LN10 = float(np.log(10.0))
 _START_LOG10 = -99.0
@@ -165,14 +165,8 @@ def _parse_section(
                 word, slot, h = find_word(text, position, stop, blob, starts, hashes, slots)
                 if order == 1:
                     if word < 0:
-                        offset = starts[count]
-                        if count >= len(hashes) or offset + (stop - position) > len(blob):
+                        if not insert_word(text, position, stop, slot, h, blob, starts, hashes, slots, count):
                             return _GROW, line_begin, line, rows, count
-                        for i in range(stop - position):
-                            blob[offset + i] = text[position + i]
-                        starts[count + 1] = offset + (stop - position)
-                        hashes[count] = h
-                        slots[slot] = count
                         word = count
                         count += 1
                     elif word > 2:

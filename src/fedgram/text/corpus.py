@@ -19,7 +19,7 @@ from fedgram.core.arrays import ByteArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import InputError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
-from fedgram.text.word_table import HashArray, WordTable, find_word
+from fedgram.text.word_table import HashArray, WordTable, find_word, insert_word
 
 CHUNK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 26
@@ -173,14 +173,8 @@ def _tokenize(
         if word < 0:
             word = UNK
             if grow:
-                offset = starts[count]
-                if count >= len(hashes) or offset + (stop - position) > len(blob):
+                if not insert_word(text, position, stop, slot, h, blob, starts, hashes, slots, count):
                     return _GROW, position, tokens, sentences, count
-                for i in range(stop - position):
-                    blob[offset + i] = text[position + i]
-                starts[count + 1] = offset + (stop - position)
-                hashes[count] = h
-                slots[slot] = count
                 word = count
                 count += 1
         ids[tokens] = word

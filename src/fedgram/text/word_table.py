@@ -49,6 +49,23 @@ def find_word(
 
 
 @kernel
+def insert_word(
+    text: ByteArray, begin: int, end: int, slot: np.int64, h: np.uint64,
+    blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray, count: int,
+) -> bool:  # fmt: skip
+    """Give the word `text[begin:end]`, which `find_word` did not find, the id `count`; False if there is no room."""
+    offset = starts[count]
+    if count >= len(hashes) or offset + (end - begin) > len(blob):
+        return False
+    for i in range(end - begin):
+        blob[offset + i] = text[begin + i]
+    starts[count + 1] = offset + (end - begin)
+    hashes[count] = h
+    slots[slot] = count
+    return True
+
+
+@kernel
 def _fill_slots(hashes: HashArray, count: int, slots: IntArray) -> None:
     mask = np.uint64(len(slots) - 1)
     for word in range(count):
