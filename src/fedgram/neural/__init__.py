@@ -1,0 +1,1 @@
+"""Small recurrent language models in PyTorch, as functions over dictionaries of weights."""

@@ -1,0 +1,128 @@
+"""The language model: tied embedding, one or two recurrent layers with residual connections, softmax with a bias.
+
+    x = E[w],   x ← x + cell(x) layer by layer,   p = softmax(x·Eᵀ + b)
+
+A model is a `ModelShape` and a flat dictionary of weights (`embedding`, `output_bias`, `layer0.input`, …), for one
+client or, with a leading dimension on every weight, for a stack of clients. The seven shapes of the paper's Table 2 are
+in `PRESETS`. Paper: §7.1.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fedgram.core.errors import FedgramError
+from fedgram.neural.cell import CellShape, Weights, cell_inputs, cell_step, initial_cell, initial_state
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The architecture of a model; `words` counts `<unk>`, `<s>` and `</s>`."""
+
+    words: int
+    embedding: int
+    hidden: int
+    layers: int = 1
+    cell: str = "cifg"
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.words, self.embedding, self.hidden) < 1 or self.layers not in (1, 2):
+            raise FedgramError("a model needs at least one word, embedding and hidden unit, and one or two layers")
+        self.cell_shape()  # refuses what no cell can be
+
+    def cell_shape(self) -> CellShape:
+        """The shape of each layer."""
+        return CellShape(self.cell, self.embedding, self.hidden, self.groups)
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every weight of one model."""
+        cells = self.cell_shape().sizes()
+        layers = {f"layer{k}.{name}": size for k in range(self.layers) for name, size in cells.items()}
+        return {"embedding": (self.words, self.embedding), "output_bias": (self.words,), **layers}
+
+    def parameters(self) -> int:
+        """S_total."""
+        return sum(prod(size) for size in self.sizes().values())
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named shape; for those of Table 2, the paper's S_e and S_total in millions."""
+
+    shape: ModelShape
+    pieces: bool
+    paper_embedding: float | None = None
+    paper_total: float | None = None
+
+
+PRESETS = {
+    "W_30K": Preset(ModelShape(30_000, 96, 670), False, 2.91, 3.40),
+    "P_4K-S": Preset(ModelShape(4_000, 96, 670), True, 0.38, 0.85),
+    "P_4K-L": Preset(ModelShape(4_000, 140, 1080, layers=2), True, 0.56, 2.70),
+    "P_4K-G": Preset(ModelShape(4_000, 280, 1080, layers=2, cell="lstm", groups=5), True, 1.12, 2.71),
+    "P_16K-S": Preset(ModelShape(16_000, 96, 670), True, 1.54, 2.00),
+    "P_16K-L": Preset(ModelShape(16_000, 160, 670), True, 2.56, 3.33),
+    "P_30K": Preset(ModelShape(30_000, 96, 670), True, 2.91, 3.40),
+    "W_demo": Preset(ModelShape(4_000, 32, 96), False),
+    "P_demo": Preset(ModelShape(1_000, 32, 96), True),
+}
+
+
+def initial_weights(shape: ModelShape, *, seed: int) -> Weights:
+    """Weights to start from; the same seed gives the same weights."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        "embedding": torch.randn(shape.words, shape.embedding, generator=generator) * shape.embedding**-0.5,
+        "output_bias": torch.zeros(shape.words),
+    }
+    for k in range(shape.layers):
+        cell = initial_cell(shape.cell_shape(), generator)
+        weights |= {f"layer{k}.{name}": tensor for name, tensor in cell.items()}
+    return weights
+
+
+def layer_weights(weights: Weights, layer: int) -> Weights:
+    """The weights of one layer, by their names in the cell."""
+    prefix = f"layer{layer}."
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+
+
+def hidden_outputs(shape: ModelShape, weights: Weights, words: Tensor) -> Tensor:
+    """What the softmax sees after each word: `words` is [..., batch, steps], the result [..., batch, steps, N_e]."""
+    x = _embed(weights["embedding"], words)
+    *leading, batch, steps, _ = x.shape
+    cell = shape.cell_shape()
+    for k in range(shape.layers):
+        layer = layer_weights(weights, k)
+        from_input = cell_inputs(cell, layer, x.flatten(-3, -2)).unflatten(-2, (batch, steps))
+        r, c = initial_state(cell, (*leading, batch), x)
+        outputs = []
+        for t in range(steps):
+            r, c = cell_step(cell, layer, from_input[..., t, :], r, c)
+            outputs.append(r)
+        x = x + torch.stack(outputs, dim=-2)
+    return x
+
+
+def _embed(embedding: Tensor, words: Tensor) -> Tensor:
+    if embedding.dim() == 2:
+        return embedding[words]
+    clients = torch.arange(embedding.shape[0], device=words.device)
+    return embedding[clients.view(-1, *[1] * (words.dim() - 1)), words]
+
+
+def logits(weights: Weights, hidden: Tensor) -> Tensor:
+    """Scores of all words after each position of `hidden_outputs`."""
+    flat = hidden.flatten(-3, -2)
+    scores = flat @ weights["embedding"].transpose(-1, -2) + weights["output_bias"].unsqueeze(-2)
+    return scores.view(*hidden.shape[:-1], -1)
+
+
+def word_losses(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """−log p of every target where the mask is 1, else 0; all three are [..., batch, steps]."""
+    scores = logits(weights, hidden_outputs(shape, weights, words))
+    losses = torch.nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten(), reduction="none")
+    return losses.view(targets.shape) * mask
