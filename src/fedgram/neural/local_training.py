@@ -70,5 +70,5 @@ def _scales(gradients: tuple[Tensor, ...], options: LocalTraining) -> Tensor:
     rate = torch.full_like(norms, options.learning_rate)
     if options.gradient_norm is None:
         return rate
-    shortened: Tensor = rate * (options.gradient_norm / norms.clamp(min=1e-12)).clamp(max=1.0)
+    shortened: Tensor = rate * (options.gradient_norm / (norms + 1e-6)).clamp(max=1.0)
     return shortened
