@@ -64,7 +64,11 @@ def _write(path: Path, rows: Rows, on_messages: Any) -> None:
 def import_command(
     source: str, output: Path, kind: str, user_field: str | None, text_field: str | None, as_json: bool
 ) -> None:
-    """Import text by user: a folder of files, JSONL, CSV, Parquet, WhatsApp, Telegram or mbox."""
+    """Import text by user from many formats.
+
+    SOURCE is a folder of text files or folders by user, JSONL, CSV, Parquet, a WhatsApp or Telegram export, or mbox.
+    What cannot be read is counted and reported; what would mix users is refused.
+    """
     with steps() as step:
         messages, report = read_messages(Path(source), format=kind, user_field=user_field, text_field=text_field)
         rows = ((message.user, message.text, None) for message in messages)
@@ -96,7 +100,10 @@ def synthesize_command(
     language: str, users: int, seed: int, output: Path, supplement: Path | None, sentences: int, whitelist: Path | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Generate typists with topics, habits and typos; the same seed gives the same text."""
+    """Generate typists with topics, habits and typos.
+
+    The same seed gives the same text.
+    """
     source = SyntheticPopulation(language, seed=seed)
     with steps() as step:
         advance = step.begin(f"Typing as {users:,} users", users)
@@ -136,7 +143,10 @@ def _write_lines(path: Path, lines: Iterable[str]) -> int:
 @click.option("--uncased", is_flag=True, help="In lower case.")
 @json_option
 def text_command(population: str, split: str, output: Path, uncased: bool, as_json: bool) -> None:
-    """Write the pooled sentences of a split, normalised: what a server would see if text were collected."""
+    """Write the pooled sentences of a split.
+
+    They are normalised: what a server would see if text were collected, to compare with.
+    """
     with steps() as step:
         people = open_population(population, on_rows=step.begin(f"Reading {population}"))
         words = [uncase(word) for word in people.words] if uncased else list(people.words)
@@ -154,7 +164,7 @@ def text_command(population: str, split: str, output: Path, uncased: bool, as_js
 @click.argument("population")
 @json_option
 def info_command(population: str, as_json: bool) -> None:
-    """Say how many users, sentences and words a population has, by split; never what they wrote."""
+    """Say how large a population is, never what it wrote."""
     with steps() as step:
         people = open_population(population, on_rows=step.begin(f"Reading {population}"))
     show(describe(people), as_json)

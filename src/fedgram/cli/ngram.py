@@ -170,9 +170,9 @@ def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_j
 @output_option
 @json_option
 def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: bool) -> None:
-    """Put other word frequencies under a model, adding words that it lacks.
+    """Put other word frequencies under a model.
 
-    UNIGRAMS is what `fedgram unigrams` writes, or text with a word, a tab and a count a line.
+    Words that the model lacks are added. UNIGRAMS is what `fedgram unigrams` writes, or text with a word, a tab and a count a line.
     """
     with steps() as step:
         full, frequency = _read(step, model), read_unigrams(unigrams)
@@ -195,7 +195,10 @@ def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: b
 def approximate_command(
     source: str, topology: str, output: Path, method: str, samples: int | None, seed: int, as_json: bool
 ) -> None:
-    """Fit the n-grams of TOPOLOGY to the distribution of SOURCE, as closely as they allow."""
+    """Fit one model's n-grams to another's distribution.
+
+    The result has the n-grams of TOPOLOGY and is as close to SOURCE as they allow.
+    """
     began = perf_counter()
     with steps() as step:
         model, target = _read(step, source), _read(step, topology)
@@ -221,9 +224,9 @@ def approximate_command(
 @click.argument("text")
 @json_option
 def perplexity_command(model: str, text: str, as_json: bool) -> None:
-    """Score TEXT, one sentence a line; if TEXT is a model, the expectation over its sentences, exactly.
+    """Score a text, or expect another model's text.
 
-    Perplexity is a symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they
+    TEXT has one sentence a line; if it is a model, the score is the exact expectation over its sentences. Perplexity is a symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they
     are counted and left out.
     """
     with steps() as step:
@@ -290,7 +293,7 @@ def sample_command(model: str, count: int, seed: int, max_length: int, as_json: 
 @_model_argument("model")
 @json_option
 def info_command(model: str, as_json: bool) -> None:
-    """Say what a model holds and whether its probabilities sum to one."""
+    """Say what a model holds, and if it sums to one."""
     with steps() as step:
         full = _read(step, model)
     error = normalization_error(full)
@@ -319,7 +322,7 @@ def info_command(model: str, as_json: bool) -> None:
 )  # fmt: skip
 @json_option
 def convert_command(model: str, output: Path, fst_style: str, as_json: bool) -> None:
-    """Write a model in another format; both follow from the suffixes."""
+    """Write a model in another format, by suffix."""
     with steps() as step:
         full = _read(step, model)
         _write(step, full, output, fst_style=fst_style)

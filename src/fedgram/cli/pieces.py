@@ -54,9 +54,9 @@ def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None
 @click.argument("model")
 @click.argument("text", default="-")
 def encode_command(model: str, text: str) -> None:
-    """Print the pieces of every word of TEXT, lower-cased, a line for a line.
+    """Print the pieces of the words of a text.
 
-    Without TEXT, or where it is -, lines are read from standard input. A character without a piece becomes <unk>.
+    Words are lower-cased; lines stay lines. Without TEXT, or where it is -, lines are read from standard input. A character without a piece becomes <unk>.
     """
     pieces = load_pieces(model)
     for number, line in enumerate(_lines(text), 1):

@@ -60,7 +60,7 @@ def collect_command(
     users: str, whitelist: str, clip: float, devices_per_round: int, rounds: int, over_selection: float, dropout: float,
     split: str, seed: int, capacity: int, output: Path, plots: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Count the whitelist's words on simulated devices, round by round."""
+    """Count a whitelist's words on simulated devices."""
     began = perf_counter()
     plan = CohortPlan(devices_per_round, over_selection, dropout)
     tally = {"asked": 0, "dropped": 0, "late": 0}
@@ -119,7 +119,10 @@ def _draw(convergence: Convergence, folder: Path, words: Vocabulary, capacity: i
 @click.option("-o", "--output", required=True, callback=output_path, help="A word, a tab and its count a line.")
 @json_option
 def capitalize_command(unigrams: str, model: str, output: Path, as_json: bool) -> None:
-    """Split the counts of lower-case words over their cased forms, as a cased n-gram MODEL uses them."""
+    """Split counts over the cased forms of words.
+
+    A cased n-gram MODEL says how each lower-case word is written.
+    """
     from fedgram.distill.capitalization import Capitalizer, capitalize_unigrams
     from fedgram.formats.models import read_model
 
