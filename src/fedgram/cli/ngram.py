@@ -172,7 +172,8 @@ def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_j
 def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: bool) -> None:
     """Put other word frequencies under a model.
 
-    Words that the model lacks are added. UNIGRAMS is what `fedgram unigrams` writes, or text with a word, a tab and a count a line.
+    Words that the model lacks are added. UNIGRAMS is what `fedgram unigrams` writes, or text with a word, a tab and a
+    count a line.
     """
     with steps() as step:
         full, frequency = _read(step, model), read_unigrams(unigrams)
@@ -226,8 +227,9 @@ def approximate_command(
 def perplexity_command(model: str, text: str, as_json: bool) -> None:
     """Score a text, or expect another model's text.
 
-    TEXT has one sentence a line; if it is a model, the score is the exact expectation over its sentences. Perplexity is a symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they
-    are counted and left out.
+    TEXT has one sentence a line; if it is a model, the score is the exact expectation over its sentences. Perplexity is
+    a symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they are counted and
+    left out.
     """
     with steps() as step:
         full = _read(step, model)

@@ -56,7 +56,8 @@ def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None
 def encode_command(model: str, text: str) -> None:
     """Print the pieces of the words of a text.
 
-    Words are lower-cased; lines stay lines. Without TEXT, or where it is -, lines are read from standard input. A character without a piece becomes <unk>.
+    Words are lower-cased; lines stay lines. Without TEXT, or where it is -, lines are read from standard input. A
+    character without a piece becomes <unk>.
     """
     pieces = load_pieces(model)
     for number, line in enumerate(_lines(text), 1):
