@@ -55,6 +55,12 @@ class Population:
         fits = len(self.split) == len(self.client_ids) == len(self.first_sentence) - 1
         if not fits or self.first_sentence[-1] != len(self.first_token) - 1 or self.first_token[-1] != len(self.token):
             raise InvariantError("Population: the arrays' lengths do not fit together")
+        for offsets in (self.first_sentence, self.first_token):
+            if offsets[0] != 0 or bool((offsets[1:] < offsets[:-1]).any()):
+                raise InvariantError("Population: offsets must start at 0 and never fall")
+        known = len(self.token) == 0 or (self.token.min() >= 0 and self.token.max() < len(self.words))
+        if not known or self.split.max(initial=0) >= len(SPLITS):
+            raise InvariantError("Population: a token is not among the words, or a split is not known")
         for array in (self.split, self.first_sentence, self.first_token, self.token):
             frozen(array)
 
@@ -261,8 +267,10 @@ def write_population(path: str | Path, population: Population) -> None:
 
 def _open_arrow(path: str | Path) -> Population:
     pa = _pyarrow()
+    Path(path).open("rb").close()  # the usual OSError for a missing or unreadable file
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table.validate(full=True)
         metadata = table.schema.metadata or {}
         if metadata.get(b"fedgram") != b"population 1":
             raise InputError(path, "is not a fedgram population of version 1")
@@ -275,5 +283,5 @@ def _open_arrow(path: str | Path) -> Population:
             sentences.values.values.to_numpy(),
             tuple(metadata[b"words"].decode().split("\n")),
         )
-    except (pa.ArrowInvalid, KeyError, InvariantError):
+    except (pa.ArrowException, OSError, LookupError, AttributeError, TypeError, ValueError, InvariantError):
         raise InputError(path, "is not a whole population file", remedy="write it again") from None

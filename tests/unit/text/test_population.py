@@ -97,6 +97,25 @@ def test_what_is_refused(tmp_path: Path) -> None:
         open_population(tmp_path / "other.parquet")
 
 
+def test_damaged_arrow_files_are_refused(tmp_path: Path) -> None:
+    """Bytes changed at random: either what is read is a population, or it is refused; nothing else."""
+    write_population(tmp_path / "users.arrow", population_from_messages(MESSAGES))
+    whole = (tmp_path / "users.arrow").read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        broken = bytearray(whole)
+        for place in rng.integers(0, len(whole), 3):
+            broken[place] = int(rng.integers(256))
+        (tmp_path / "broken.arrow").write_bytes(broken)
+        try:
+            people = open_population(tmp_path / "broken.arrow")
+            ids = people.word_ids(Vocabulary.of(["hello"]))
+            for client in range(len(people)):
+                people.load(client, ids)
+        except FedgramError:
+            continue
+
+
 BIG = """
 import resource, sys
 import numpy as np
