@@ -7,7 +7,7 @@ Three styles of backoff arc:
 - `kaldi`    input `#0` and output `<eps>`: a G.fst for Kaldi and k2.
 
 Word i of the vocabulary has label i + 1. `.fst.txt` is the text form of `fstcompile` with its symbols in a `.syms` file
-beside it, and needs no other package; `.fst` is binary with the symbols inside, through pynini's pywrapfst.
+beside it, and needs no other package; `.fst` is binary with the symbols inside, written through pynini's pywrapfst.
 """
 
 from pathlib import Path
@@ -18,11 +18,13 @@ import numpy as np
 from fedgram.automata.assemble import DuplicateNGramError, WeightedNGrams, assemble
 from fedgram.automata.model import NGramModel
 from fedgram.automata.topology import END
+from fedgram.automata.trie import MAX_ORDER
 from fedgram.core.arrays import BoolArray, ByteArray, FloatArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError, InputError, InvariantError, MissingDependencyError
 from fedgram.core.jit import kernel
 from fedgram.core.storage import atomic_write
 from fedgram.formats.decimal import MAX_NUMBER_BYTES, write_integer, write_number
+from fedgram.formats.vector_fst import Automaton, automaton_type, read_vector_fst
 from fedgram.text.vocabulary import BOS, EOS, Vocabulary
 
 STYLES = ("epsilon", "phi", "kaldi")
@@ -117,55 +119,57 @@ def _pywrapfst() -> Any:
     try:
         import pywrapfst
     except ImportError:
-        raise MissingDependencyError("reading and writing .fst files", "fst") from None
+        raise MissingDependencyError("writing .fst files, and reading unusual ones,", "fst") from None
     return pywrapfst
 
 
 def read_openfst(path: str | Path) -> NGramModel:
     """Read an n-gram automaton in any of the three styles, or as OpenGrm writes it."""
-    pywrapfst = _pywrapfst()
-    Path(path).open("rb").close()
-    try:
-        fst = pywrapfst.Fst.read(str(path))
-    except Exception:
-        raise InputError(path, "is not an OpenFst automaton") from None
-    if fst.input_symbols() is None:
+    data = Path(path).read_bytes()
+    if automaton_type(data, path) != ("vector", "standard"):
+        data = _as_vector(path)
+    automaton = read_vector_fst(data, path)
+    if not automaton.names:
         raise InputError(path, "has no symbol table", remedy="attach one with fstsymbols")
     try:
-        return assemble(_ngrams(fst, path))
+        return assemble(_ngrams(automaton, path))
     except DuplicateNGramError:
         raise InputError(path, "is not an n-gram automaton: a state has two arcs for one word") from None
     except InvariantError as error:
         raise InputError(path, f"is not an n-gram automaton: {error}") from None
 
 
-def _ngrams(fst: Any, path: str | Path) -> WeightedNGrams:
-    names = dict(fst.input_symbols())
-    backoff_labels = {label for label, name in names.items() if name in _BACKOFFS} | {0}
-    used = sorted({arc.ilabel for q in fst.states() for arc in fst.arcs(q)} - backoff_labels)
-    vocabulary = Vocabulary.of(names.get(label, f"<label-{label}>") for label in used)
-    word_id = {label: vocabulary.index[names.get(label, f"<label-{label}>")] for label in used}
-    states = fst.num_states()
-    backoff, log_backoff = np.full(states, -1), np.zeros(states)
-    rows: list[tuple[int, int, int]] = []
-    log_weight: list[float] = []
-    for q in fst.states():
-        for arc in fst.arcs(q):
-            cost = float(arc.weight)
-            if arc.ilabel in backoff_labels:
-                if backoff[q] >= 0:
-                    raise InputError(path, "is not an n-gram automaton: a state has two backoff arcs")
-                backoff[q], log_backoff[q] = arc.nextstate, -cost
-            else:
-                rows.append((q, word_id[arc.ilabel], arc.nextstate))
-                log_weight.append(-cost)
-        final = float(fst.final(q))
-        if np.isfinite(final):
-            rows.append((q, EOS, END))
-            log_weight.append(-final)
-    source, word, dest = np.array(rows, np.int64).reshape(-1, 3).T
-    histories, depth = _recover_histories(source, word, dest, backoff, int(fst.start()), path)
-    return _weighted(vocabulary, histories, depth, source, word, np.array(log_weight), log_backoff)
+def _as_vector(path: str | Path) -> bytes:
+    """Another type of automaton, such as const or ngram, turned into the common one by OpenFst."""
+    pywrapfst = _pywrapfst()
+    try:
+        converted: bytes = pywrapfst.convert(pywrapfst.Fst.read(str(path)), "vector").write_to_string()
+    except Exception:
+        raise InputError(path, "is not an OpenFst automaton with standard arcs") from None
+    return converted
+
+
+def _ngrams(automaton: Automaton, path: str | Path) -> WeightedNGrams:
+    a = automaton
+    if np.isnan(a.weight).any() or np.isnan(a.final).any():
+        raise InputError(path, "has a weight that is not a number")
+    backoff_labels = [label for label, name in a.names.items() if name in _BACKOFFS]
+    backs_off = np.isin(a.label, [0, *backoff_labels])
+    used, place = np.unique(a.label[~backs_off], return_inverse=True)
+    words = [a.names.get(label, f"<label-{label}>") for label in used.tolist()]
+    vocabulary = Vocabulary.of(words)
+    backoff, log_backoff = np.full(len(a.final), -1, np.int64), np.zeros(len(a.final))
+    if len(np.unique(a.source[backs_off])) != int(backs_off.sum()):
+        raise InputError(path, "is not an n-gram automaton: a state has two backoff arcs")
+    backoff[a.source[backs_off]] = a.dest[backs_off]
+    log_backoff[a.source[backs_off]] = -a.weight[backs_off]
+    ends = np.flatnonzero(np.isfinite(a.final))
+    source = np.concatenate([a.source[~backs_off], ends])
+    word = np.concatenate([np.array(vocabulary.encode(words), np.int64)[place], np.full(len(ends), EOS)])
+    dest = np.concatenate([a.dest[~backs_off], np.full(len(ends), END)])
+    log_weight = -np.concatenate([a.weight[~backs_off], a.final[ends]])
+    histories, depth = _recover_histories(source, word, dest, backoff, a.start, path)
+    return _weighted(vocabulary, histories, depth, source, word, log_weight, log_backoff)
 
 
 def _recover_histories(
@@ -177,8 +181,9 @@ def _recover_histories(
     while (live := at >= 0).any():
         depth[live] += 1
         at[live] = backoff[at[live]]
-        if depth.max() > len(backoff):
-            raise InputError(path, "is not an n-gram automaton: its backoff arcs form a cycle")
+        if depth.max() >= MAX_ORDER:
+            problem = f"its backoff arcs form a cycle, or its order is greater than {MAX_ORDER}"
+            raise InputError(path, f"is not an n-gram automaton: {problem}")
     if np.sum(depth == 0) != 1:
         raise InputError(path, "is not an n-gram automaton: not exactly one state is without backoff")
     histories = np.full((len(backoff), int(depth.max()) + 1), -1, np.int32)
