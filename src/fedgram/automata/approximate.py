@@ -39,7 +39,7 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Approximation:
-    """A model, and how far it is from its source: KL = cross-entropy − entropy, in nats a sentence."""
+    """A model, and exactly how far it is from its source: KL = cross-entropy − entropy, in nats a sentence."""
 
     model: NGramModel
     source: SourceCounts
@@ -66,6 +66,8 @@ def approximate(
         model = summed_model(counted.counts, source.vocabulary)
     else:
         model = minimize_kl(counted.counts, source.vocabulary, prior_visits=0.0 if samples is None else 1.0)
+    if samples is not None:  # the fit is judged by the source itself, not by the samples it was fitted to
+        counted = count_source(source, topology)
     return Approximation(model, counted, cross_entropy(counted.counts, model))
 
 

@@ -11,7 +11,8 @@ from fedgram.automata.trie import first_arc_of_level, index_runs, topology_of
 from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
-from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
+from fedgram.text.normalize import uncase
+from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 
 
 def count_ngrams(
@@ -21,6 +22,8 @@ def count_ngrams(
 
     The vocabulary is open if the sentences hold `<unk>`, or as told. Every word of it becomes a unigram, seen or not.
     """
+    if bool(np.isin(sentences.values, (BOS, EOS)).any()):
+        raise InvariantError("a sentence holds <s> or </s>; they are added when counting")
     runs = _with_marks(sentences)
     levels, _ = index_runs(runs, order=order, words=len(vocabulary))
     if open_vocabulary is None:
@@ -70,6 +73,8 @@ def topology_from_ngrams(
         raise InvariantError("an n-gram has no words")
     if misplaced_marks(ngrams.values, ngrams.offsets).any():
         raise InvariantError("<s> may only begin an n-gram and </s> only end it")
+    if not open_vocabulary and bool(np.any(ngrams.values == UNK)):
+        raise InvariantError("<unk> stands in an n-gram of a closed vocabulary")
     order = int(lengths.max()) if len(lengths) else 1
     levels, at_start = index_runs(ngrams, order=order, words=words)
     kept: Sequence[BoolArray] = ()
@@ -124,7 +129,7 @@ def union_topology(topologies: Iterable[Topology], words: int) -> tuple[Topology
 
 def lowercase_topology(topology: Topology, vocabulary: Vocabulary) -> tuple[Topology, Vocabulary]:
     """Every n-gram in lower case, over the vocabulary of lower-case words. Paper: ConvertToLowercaseTopology."""
-    lower = [word.lower() for word in vocabulary.words]
+    lower = [word if uncase(word) in SPECIAL else uncase(word) for word in vocabulary.words]
     uncased = Vocabulary.of(lower)
     new_id = np.array([uncased.index[word] for word in lower], np.int32)
     return relabel(topology, new_id, len(uncased)).topology, uncased

@@ -101,8 +101,10 @@ def expected_visits(model: NGramModel, *, tolerance: float = 1e-13) -> FloatArra
         remaining = float(following.sum()) / max(1.0 - ratio, 1e-300)
         drift = float(np.abs(following - ratio * now).sum()) / max(1.0 - ratio, 1e-300)
         total += following
+        if ratio > 1.0 - 1e-12:
+            break
         if drift <= tolerance * total.sum() or remaining <= tolerance * total.sum():
-            return total + following * (ratio / max(1.0 - ratio, 1e-300) if ratio < 1.0 else 0.0)
+            return total + following * (ratio / (1.0 - ratio))
         now = following
     raise FedgramError("the source model's sentences do not end: </s> has next to no probability in it")
 
@@ -115,7 +117,8 @@ def _flow(
     """C(x, q) from visits.
 
     `arriving[q]` is Σ over visited states on whose backoff path q lies, each times the backoff weights in between;
-    `blocked[e]` is the part of it that came from states which read e's label themselves.
+    `blocked[e]` is the part of it that came from states which read e's label themselves. Their difference loses digits
+    where a backoff weight is huge, that is, where next to nothing is left to back off to.
     """
     arriving = visits.copy()
     blocked = np.zeros(len(weight))
@@ -136,7 +139,7 @@ def express_on(model: NGramModel, topology: Topology) -> NGramModel:
     """
     same_words = np.arange(len(model.vocabulary), dtype=np.int32)
     image = image_states(topology, model, same_words)
-    log_weight = conditional_log_weights(topology, model, image, same_words)
+    log_weight = np.minimum(conditional_log_weights(topology, model, image, same_words), 0.0)
     same = state_lengths(topology) == state_lengths(model.topology)[image]
     return NGramModel(topology, model.vocabulary, log_weight, np.where(same, model.log_backoff[image], 0.0))
 

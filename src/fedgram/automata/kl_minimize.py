@@ -15,7 +15,7 @@ Roland 2008), and the extrapolation is kept only where F gains by it. Paper: §4
 
 import numpy as np
 
-from fedgram.automata.counting import TopologyCounts, counts_from_arcs, summed_counts
+from fedgram.automata.counting import TopologyCounts, counts_from_arcs, counts_from_visits, summed_counts
 from fedgram.automata.model import MIN_WEIGHT, NGramModel, model_from_weights
 from fedgram.automata.topology import arc_sources, backoff_arcs
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
@@ -50,7 +50,7 @@ def minimize_kl(
     t = counts.topology
     if prior_visits < 0:
         raise InvariantError(f"prior_visits must be at least 0, not {prior_visits}")
-    counts = _with_prior(counts, prior_visits) if prior_visits else counts
+    counts = _with_prior(counts, vocabulary, prior_visits) if prior_visits else counts
     by_backoff = np.argsort(t.backoff, kind="stable").astype(np.int32)
     first_child = np.searchsorted(t.backoff[by_backoff], np.arange(t.states + 1)).astype(np.int64)
     weight = _minimize(
@@ -78,13 +78,12 @@ def _fill_unvisited(first_arc: LongArray, lower: IntArray, weight: FloatArray) -
     return weight
 
 
-def _with_prior(counts: TopologyCounts, prior_visits: float) -> TopologyCounts:
+def _with_prior(counts: TopologyCounts, vocabulary: Vocabulary, prior_visits: float) -> TopologyCounts:
+    """The counts, and those of some more visits to every visited state by the summed model."""
     t = counts.topology
-    S, T = summed_counts(counts)
-    source = arc_sources(t)
-    arc = counts.arc + np.where(T[source] > 0, prior_visits * S / np.maximum(T[source], 1e-300), 0.0)
-    visits = counts.visits + np.where(T > 0, prior_visits, 0.0)
-    return counts_from_arcs(t, arc, visits, counts.sentences)
+    _, T = summed_counts(counts)
+    more = counts_from_visits(summed_model(counts, vocabulary), np.where(T > 0, prior_visits, 0.0), counts.sentences)
+    return counts_from_arcs(t, counts.arc + more.arc, counts.visits + more.visits, counts.sentences)
 
 
 @kernel
@@ -100,16 +99,16 @@ def _minimize(
         for k in range(first_child[q], first_child[q + 1]):
             inflow += C_phi[by_backoff[k]]
             c_most = max(c_most, C_phi[by_backoff[k]])
-        if inflow <= 0.0:
-            for e in range(begin, end):
-                weight[e] = weight[lower[e]] if q else 1.0
-            continue
-        y = _solve_state(
-            first_arc, lower, C[begin:end], C_phi[q], visits[q], inflow, C_phi,
-            by_backoff[first_child[q] : first_child[q + 1]], begin, tolerance, max_cycles if c_most > 0.0 else 0,
-        )  # fmt: skip
+        y = np.zeros(0)
+        if inflow > 0.0:
+            y = _solve_state(
+                first_arc, lower, C[begin:end], C_phi[q], visits[q], inflow, C_phi,
+                by_backoff[first_child[q] : first_child[q + 1]], begin, tolerance, max_cycles if c_most > 0.0 else 0,
+            )  # fmt: skip
+        unvisited = y.sum() <= 0.0
         for e in range(begin, end):
-            weight[e] = max(y[e - begin], EFFECTIVE_ZERO)
+            below = weight[lower[e]] if q else 1.0
+            weight[e] = below if unvisited else max(y[e - begin], EFFECTIVE_ZERO)
     return weight
 
 
@@ -131,6 +130,8 @@ def _solve_state(
         share[i] = min(share[i], max(readable[i], 0.0))
         if share[i] < 1e-15:
             share[i] = 0.0
+    if share.sum() <= 0.0:  # what arrives is rounding: as good as no visit
+        return share
     share /= share.sum()
     y0 = share.copy()
     if max_cycles == 0:

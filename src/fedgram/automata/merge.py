@@ -11,7 +11,7 @@ from fedgram.automata.topology import Topology, arc_sources, entering_arcs
 from fedgram.core.arrays import FloatArray, IntArray, Ragged, sum_by
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
-from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
+from fedgram.text.vocabulary import EOS, SPECIAL, UNK, Vocabulary
 
 METHODS = ("linear", "bayes")
 
@@ -28,6 +28,8 @@ def merge(a: NGramModel, b: NGramModel, *, weight: float = 0.5, method: str = "l
     if not 0.0 <= weight <= 1.0:
         raise FedgramError(f"the merging weight must lie between 0 and 1, not {weight}")
     a, b = renormalize(a), renormalize(b)
+    if weight in (0.0, 1.0):
+        return a if weight else b
     vocabulary, topology, _ = _unite(a, b)
     share = np.full(topology.states, weight)
     log_p, histories = [], []
@@ -35,7 +37,7 @@ def merge(a: NGramModel, b: NGramModel, *, weight: float = 0.5, method: str = "l
         known = np.array([model.vocabulary.index.get(word, -1) for word in vocabulary.words], np.int32)
         image = image_states(topology, model, known)
         log_p.append(conditional_log_weights(topology, model, image, known))
-        histories.append(_history_log_probs(topology, log_p[-1]))
+        histories.append(_history_likelihoods(topology, log_p[-1]))
     if method == "bayes":
         share = _posterior(weight, *histories)
     by_arc = share[arc_sources(topology)]
@@ -49,7 +51,7 @@ def _posterior(weight: float, log_a: FloatArray, log_b: FloatArray) -> FloatArra
     return share
 
 
-def _history_log_probs(topology: Topology, log_p: FloatArray) -> FloatArray:
+def _history_likelihoods(topology: Topology, log_p: FloatArray) -> FloatArray:
     """Log p(h): the product of the words' conditional probabilities; that of `<s>` is 1."""
     return _accumulate(entering_arcs(topology), arc_sources(topology), log_p)
 
@@ -97,25 +99,23 @@ def renumber(model: NGramModel, vocabulary: Vocabulary) -> NGramModel:
 def replace_unigrams(model: NGramModel, frequency: Mapping[str, float]) -> NGramModel:
     """The model with its unigrams in proportion to `frequency`; words that it does not have come in as unigrams.
 
-    The sentence end keeps its probability, and the model's words of no frequency get the smallest one that occurs.
-    Longer n-grams keep theirs. Paper: §3.
+    The sentence end and `<unk>` keep their probabilities, and so do longer n-grams; the model's words of no frequency
+    get the smallest one that occurs. Paper: §3.
     """
-    given = {word: f for word, f in frequency.items() if f > 0 and word not in (SPECIAL[BOS], SPECIAL[EOS])}
     if not all(np.isfinite(f) and f >= 0 for f in frequency.values()):
         raise FedgramError("word frequencies must be finite and at least 0")
+    given = {word: f for word, f in frequency.items() if f > 0 and word not in SPECIAL}
     if not any(word in model.vocabulary for word in given):
         raise FedgramError("the unigrams share no word with the model's vocabulary")
-    if not model.has_unknown:
-        given.pop(SPECIAL[UNK], None)
-    model = _with_words(model, given)
+    model = _with_words(renormalize(model), given)
     t, weight = model.topology, np.exp(model.log_weight)
     labels = t.label[: t.first_arc[1]]
     least = min(given.values())
     new = np.array([given.get(model.vocabulary.words[x], least) for x in labels.tolist()])
-    new[labels == EOS] = 0.0
-    end = float(weight[: len(labels)][labels == EOS].sum())
-    new *= (1.0 - end) / new.sum()
-    new[labels == EOS] = end
+    kept = (labels == EOS) | (labels == UNK)
+    new[kept] = 0.0
+    new *= (1.0 - weight[: len(labels)][kept].sum()) / new.sum()
+    new[kept] = weight[: len(labels)][kept]
     return model_from_weights(t, model.vocabulary, np.concatenate([new, weight[len(labels) :]]))
 
 

@@ -90,6 +90,18 @@ def renormalize(model: NGramModel) -> NGramModel:
 
 
 @kernel
+def uncovered(first_arc: LongArray, label: IntArray, q: int, below: int, weight: FloatArray) -> float:
+    """The weight of the arcs of state `below` whose labels q does not read."""
+    total, e = 0.0, first_arc[q]
+    for f in range(first_arc[below], first_arc[below + 1]):
+        if e < first_arc[q + 1] and label[e] == label[f]:
+            e += 1
+        else:
+            total += weight[f]
+    return total
+
+
+@kernel
 def _fit_backoffs(
     first_arc: LongArray, label: IntArray, backoff: IntArray, lower: IntArray, weight: FloatArray
 ) -> FloatArray:
@@ -108,13 +120,7 @@ def _fit_backoffs(
         if q:
             room = 1.0 - lower_total
             if room < 1e-3:  # the difference has cancelled: add up what is not in L[q] instead
-                room = rest[backoff[q]]
-                e = begin
-                for f in range(first_arc[backoff[q]], first_arc[backoff[q] + 1]):
-                    if e < end and label[e] == label[f]:
-                        e += 1
-                    else:
-                        room += weight[f]
+                room = rest[backoff[q]] + uncovered(first_arc, label, q, backoff[q], weight)
         if total > 1.0 or room <= 1e-30:
             for e in range(begin, end):
                 weight[e] /= total

@@ -1,13 +1,14 @@
 """The invariants of topologies and models, each as one predicate in words and code.
 
-Tests check them on everything they build, readers on what they read, and `fedgram ngram info` reports them.
+Tests check them on everything they build, the reader of `.ngram` files on what it reads; `fedgram ngram info` reports
+whether a model sums to one.
 """
 
 import numpy as np
 
-from fedgram.automata.model import MIN_LOG, NGramModel
+from fedgram.automata.model import NGramModel, uncovered
 from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs, state_lengths
-from fedgram.core.arrays import FloatArray, IntArray, LongArray, sum_by
+from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, UNK
 
@@ -24,6 +25,8 @@ def topology_faults(topology: Topology, *, words: int | None = None) -> list[str
     if bool(np.any((np.diff(t.label) <= 0) & inside)):
         return ["T2"]
     if bool(np.any(t.backoff[1:] < 0)) or bool(np.any(t.backoff[1:] >= np.arange(1, t.states))):
+        return ["T3"]
+    if bool(np.any(np.diff(state_lengths(t)) < 0)):
         return ["T3"]
     if bool(np.any(backoff_arcs(t)[t.first_arc[1] :] < 0)):
         faults.append("T4")
@@ -44,6 +47,8 @@ def _leads_to_longest_suffix(t: Topology) -> bool:
     if bool(np.any((t.dest == END) != (t.label == EOS))) or t.dest.max(initial=0) >= t.states:
         return False
     lengths, sources, entering = state_lengths(t), arc_sources(t), entering_arcs(t)
+    if t.start and lengths[t.start] != 1:
+        return False
     histories = np.flatnonzero(lengths > 0)
     if bool(np.any((entering[histories] < 0) != (histories == t.start))) or bool(np.any(t.label == BOS)):
         return False
@@ -63,31 +68,32 @@ def _leads_to_longest_suffix(t: Topology) -> bool:
     )
 
 
-def is_backoff_complete(topology: Topology) -> bool:
-    """T1–T4: the topology may be counted on and fitted."""
-    return not topology_faults(topology)
-
-
 def state_sums(model: NGramModel) -> FloatArray:
     """Σ_x p(x | q) over all labels, for every state q."""
     t = model.topology
-    return _state_sums(t.first_arc, t.backoff, backoff_arcs(t), np.exp(model.log_weight), np.exp(model.log_backoff))
+    weight, backoff_weight = np.exp(model.log_weight), np.exp(model.log_backoff)
+    return _state_sums(t.first_arc, t.label, t.backoff, backoff_arcs(t), weight, backoff_weight)
 
 
 @kernel
 def _state_sums(
-    first_arc: LongArray, backoff: IntArray, lower: IntArray, weight: FloatArray, backoff_weight: FloatArray
-) -> FloatArray:
+    first_arc: LongArray, label: IntArray, backoff: IntArray, lower: IntArray, weight: FloatArray,
+    backoff_weight: FloatArray,
+) -> FloatArray:  # fmt: skip
     sums = np.zeros(len(backoff))
+    passed_on = np.zeros(len(backoff))  # what each state gets by backing off
     for q in range(len(backoff)):
         explicit, covered = 0.0, 0.0
         for e in range(first_arc[q], first_arc[q + 1]):
             explicit += weight[e]
             if q:
                 covered += weight[lower[e]]
-        sums[q] = explicit
         if q:
-            sums[q] += backoff_weight[q] * max(sums[backoff[q]] - covered, 0.0)
+            room = sums[backoff[q]] - covered
+            if room < 1e-3:
+                room = passed_on[backoff[q]] + uncovered(first_arc, label, q, backoff[q], weight)
+            passed_on[q] = backoff_weight[q] * room
+        sums[q] = explicit + passed_on[q]
     return sums
 
 
@@ -97,21 +103,15 @@ def normalization_error(model: NGramModel) -> float:
 
 
 def model_faults(model: NGramModel) -> list[str]:
-    """The names of all invariants, T1–T6 and N1–N3, that do not hold."""
+    """The names of all invariants, T1–T6 and N1–N3, that do not hold.
+
+    Where a state has labels left to back off to, N2 holds only with the backoff weight of N3, so they stand or fall
+    together; where it has none, its backoff weight is never used.
+    """
     faults = topology_faults(model.topology, words=len(model.vocabulary))
     if faults:
         return faults
     finite = np.isfinite(model.log_weight).all() and np.isfinite(model.log_backoff).all()
     if not finite or bool(np.any(model.log_weight > 0)):
         return ["N1"]
-    if normalization_error(model) > 1e-9:
-        return ["N2", "N3"]
-    return [] if _backoffs_fit(model) else ["N3"]
-
-
-def _backoffs_fit(model: NGramModel) -> bool:
-    """Given N2, N3 can only be missed where a state has nothing to give: then its backoff weight must be tiny."""
-    t = model.topology
-    explicit = sum_by(arc_sources(t), np.exp(model.log_weight), t.states)
-    full = (explicit[1:] > 1.0 + 1e-9) & (model.log_backoff[1:] > MIN_LOG + 1.0)
-    return not bool(full.any())
+    return ["N2", "N3"] if normalization_error(model) > 1e-9 else []

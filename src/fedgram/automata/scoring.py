@@ -7,6 +7,7 @@ import numpy as np
 from fedgram.automata.model import NGramModel
 from fedgram.automata.topology import find_arc
 from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged
+from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import EOS, UNK
 
@@ -35,6 +36,9 @@ class Score:
 def sentence_log_probs(model: NGramModel, sentences: Ragged) -> FloatArray:
     """Log p of every sentence, its end included; ids are those of the model's vocabulary."""
     t = model.topology
+    ids = sentences.values
+    if len(ids) and not (ids.min() >= 0 and ids.max() < len(model.vocabulary)):
+        raise InvariantError("a word's id is not one of the model's vocabulary")
     return _score(
         t.first_arc, t.label, t.dest, t.backoff, model.log_weight, model.log_backoff, t.start,
         sentences.values, sentences.offsets,

@@ -52,8 +52,8 @@ class _Discounted:
 def smooth(counts: NGramCounts, method: str = "katz") -> NGramModel:
     """The smoothed model of the counts; `method` is one of `METHODS`.
 
-    Words that never occur get, together, as much as the words that occur once (Good-Turing), but each no more than one
-    occurrence; in modified Kneser-Ney the uniform distribution provides for them.
+    Words that never occur get, together, as much as the rarest words that do (Good-Turing), but none more than one of
+    those; in modified Kneser-Ney the uniform distribution provides for them.
     """
     if method not in METHODS:
         raise FedgramError(f"unknown smoothing {method!r}; choose one of {', '.join(METHODS)}")
@@ -71,11 +71,13 @@ def smooth(counts: NGramCounts, method: str = "katz") -> NGramModel:
 
 def _with_unseen_words(count: FloatArray, words: int) -> FloatArray:
     unigrams = count[:words]
-    unseen, once = int(np.sum(unigrams == 0)), int(np.sum(unigrams == 1))
+    unseen = int(np.sum(unigrams == 0))
     if not unseen:
         return count
+    least = float(unigrams[unigrams > 0].min(initial=np.inf)) if np.any(unigrams > 0) else 1.0
+    rare = least * int(np.sum(unigrams == least))
     filled = count.copy()
-    filled[:words][unigrams == 0] = min(1.0, once / unseen) if once else 1.0
+    filled[:words][unigrams == 0] = min(least, max(rare, least) / unseen)
     return filled
 
 

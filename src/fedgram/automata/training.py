@@ -22,7 +22,8 @@ class TrainingOptions:
 
     `higher_order_words`: only this many of the most frequent words take part in n-grams longer than one (paper: 64K);
     `min_count`: n-grams of order 1, 2, … that occur less often are dropped after smoothing, so that their probability
-    goes to the backoff (the last number holds for all longer ones; unigrams are never dropped); `max_ngrams`: the
+    goes to the backoff (the last number holds for all longer ones; unigrams, and what a longer one needs, stay);
+    `max_ngrams`: the
     budget; `open_vocabulary`: whether `<unk>` gets a probability; by default if the text holds it.
     """
 

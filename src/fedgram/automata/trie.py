@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgram.automata.topology import END, Topology
 from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
-from fedgram.core.errors import InvariantError
+from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, UNK
 
@@ -49,6 +49,12 @@ def index_runs(runs: Ragged, *, order: int, words: int) -> tuple[list[Level], li
     if not 1 <= order <= MAX_ORDER:
         raise InvariantError(f"the order of a model must be between 1 and {MAX_ORDER}, not {order}")
     stream, starts = runs.values, runs.offsets[:-1]
+    if len(stream) >= 2**31:
+        raise FedgramError(
+            "the text has more than 2,147,483,647 words and sentence marks; train on parts and merge counts"
+        )
+    if len(stream) and not (stream.min() >= 0 and stream.max() < words):
+        raise InvariantError("a word's id is not one of the vocabulary's")
     room = _room(runs.offsets, order)
     node = stream
     zeros = np.zeros(words, np.int32)
