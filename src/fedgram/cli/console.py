@@ -1,7 +1,6 @@
 """What commands share: progress on the terminal, results for people or machines, and checked output paths."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,8 +85,3 @@ def bytes_of(paths: tuple[str, ...]) -> int | None:
     files = [Path(path) for path in paths]
     plain = all(file.is_file() and file.suffix != ".gz" for file in files)
     return sum(file.stat().st_size for file in files) if plain else None
-
-
-def flush_output() -> None:
-    """Send out what was printed, so that a closed pipe is noticed while it can be handled."""
-    sys.stdout.flush()

@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
 from fedgram.federated.cohort import Cohort, CohortPlan
 from fedgram.federated.convergence import Convergence, measure_convergence
 from fedgram.federated.driver import Devices, run_rounds
 from fedgram.federated.unigram_collection import UnigramState, UnigramTask
+from fedgram.text.normalize import uncase
 from fedgram.text.population import SPLITS, open_population
-from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
+from fedgram.text.unigrams import UnigramCounts, read_unigram_counts, read_unigrams, write_unigrams
 from fedgram.text.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -27,6 +29,18 @@ def _clip(_: click.Context, __: click.Parameter, value: str) -> float:
     if not clip > 0:
         raise click.BadParameter(f"{value!r} is not a number greater than 0, nor inf")
     return clip
+
+
+def _unigrams_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    if not value.endswith(".unigrams"):
+        raise InputError(value, "has no suffix of unigram counts", remedy="use .unigrams")
+    return output_path(ctx, parameter, value)
+
+
+def _text_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    if value.endswith(".unigrams"):
+        raise InputError(value, "is the suffix of uncased counts", remedy="use .tsv for cased ones")
+    return output_path(ctx, parameter, value)
 
 
 @click.group()
@@ -51,7 +65,7 @@ def group() -> None:
 @click.option(
     "--capacity", type=click.IntRange(1), default=200_000, show_default=True, help="Unigrams a keyboard model may hold."
 )
-@click.option("-o", "--output", required=True, callback=output_path, help="Counts to write: .unigrams")
+@click.option("-o", "--output", required=True, callback=_unigrams_output, help="Counts to write: .unigrams")
 @click.option(
     "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the two figures and their numbers."
 )
@@ -65,7 +79,7 @@ def collect_command(
     plan = CohortPlan(devices_per_round, over_selection, dropout)
     tally = {"asked": 0, "dropped": 0, "late": 0}
     with steps() as step:
-        words = read_vocabulary(whitelist)
+        words = _lower_case(read_vocabulary(whitelist), whitelist)
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         devices = Devices(people, people.word_ids(words), people.clients(split))
         task = UnigramTask(words, clip=clip)
@@ -79,19 +93,39 @@ def collect_command(
 
         state = run_rounds(task, devices, plan, rounds=rounds, seed=seed, on_round=on_round)
         step.begin("Measuring convergence")
-        share = min(1.0, devices_per_round / len(devices.clients))
-        convergence = measure_convergence(state.rounds, share if share < 1.0 else 0.0)
         counts = task.counts(state)
+        _refuse_nothing(counts, whitelist)
+        convergence = measure_convergence(state.rounds, counts.clients / (rounds * len(devices.clients)))
         write_unigrams(output, counts)
         if plots:
             _draw(convergence, plots, words, capacity)
     result: dict[str, Any] = {
-        "unigrams": str(output), "clip": None if math.isinf(clip) else clip, "rounds": rounds,
+        "unigrams": str(output), "clip": _shown(clip, as_json), "rounds": rounds,
         "reports": counts.clients,
         **tally, "whitelist": len(words) - 3, "unique": convergence.unique[-1], "z": convergence.z[-1],
         "moving_average": convergence.moving_average[-1], "seconds": round(perf_counter() - began, 3),
     }  # fmt: skip
     show({**result, "by_round": _by_round(convergence)} if as_json else result, as_json)
+
+
+def _refuse_nothing(counts: UnigramCounts, whitelist: str) -> None:
+    if not counts.clients:
+        raise FedgramError("no device reported; lower --dropout, or use more users")
+    if not counts.weight.any():
+        raise InputError(whitelist, "holds no word that a device has", remedy="check the language")
+
+
+def _lower_case(words: Vocabulary, path: str) -> Vocabulary:
+    capitals = sum(uncase(word) != word for word in words.words)
+    if capitals:
+        remedy = "write the whitelist in lower case: devices count uncased words"
+        raise InputError(path, f"{capitals} words are not in lower case", remedy=remedy)
+    return words
+
+
+def _shown(clip: float, as_json: bool) -> float | str | None:
+    """JSON has no infinity."""
+    return (None if as_json else "inf") if math.isinf(clip) else clip
 
 
 def _by_round(convergence: Convergence) -> dict[str, Any]:
@@ -116,7 +150,9 @@ def _draw(convergence: Convergence, folder: Path, words: Vocabulary, capacity: i
 @group.command("capitalize")
 @click.argument("unigrams")
 @click.argument("model")
-@click.option("-o", "--output", required=True, callback=output_path, help="A word, a tab and its count a line.")
+@click.option(
+    "-o", "--output", required=True, callback=_text_output, help="Text to write: a word, a tab and a count a line."
+)
 @json_option
 def capitalize_command(unigrams: str, model: str, output: Path, as_json: bool) -> None:
     """Split counts over the cased forms of words.
@@ -148,7 +184,7 @@ def info_command(unigrams: str, top: int, as_json: bool) -> None:
     frequency = counts.frequency()
     total = sum(frequency.values())
     result: dict[str, Any] = {
-        "unigrams": unigrams, "clip": None if math.isinf(counts.clip) else counts.clip, "rounds": counts.rounds,
+        "unigrams": unigrams, "clip": _shown(counts.clip, as_json), "rounds": counts.rounds,
         "reports": counts.clients, "words": len(frequency), "total": total,
     }  # fmt: skip
     best = list(frequency.items())[:top]

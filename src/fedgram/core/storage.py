@@ -22,6 +22,9 @@ from safetensors.numpy import save
 
 from fedgram.core.errors import InputError
 
+_UMASK = os.umask(0o077)  # it can only be read by setting it: once, while nothing else runs
+os.umask(_UMASK)
+
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
@@ -36,23 +39,20 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:  # name the file that was asked for
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).chmod(0o666 & ~_UMASK)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +99,7 @@ def read_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
                 remedy = "convert it with the fedgram that wrote it, or upgrade"
                 raise InputError(path, f"has format version {found[1]}, not {version}", remedy=remedy)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(path, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
     fields = found[2]
     if content_digest(fields, arrays) != found[3]:

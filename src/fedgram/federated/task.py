@@ -47,6 +47,9 @@ class Update:
         return f"Update({', '.join(f'{name}[{n}]' for name, n in self.size.items())})"
 
 
+_SAFE_BITS = 50  # of 63: the sum of 8,000 of the largest updates still fits
+
+
 @kernel
 def _add_fixed_point(total: LongArray, index: LongArray, values: FloatArray, scale: float) -> None:
     for k in range(len(index)):
@@ -72,9 +75,22 @@ class Total:
         if self.arrays.keys() != update.size.keys() or any(len(a) != update.size[n] for n, a in self.arrays.items()):
             raise InvariantError("an update has other vectors than the round's total")
         for name, array in self.arrays.items():
+            self._check(update.index[name], update.values[name], len(array))
+        if not 0.0 <= update.weight < 2.0 ** (_SAFE_BITS - self.bits):
+            raise InvariantError("an update's weight is negative, not finite or too large")
+        for name, array in self.arrays.items():
             _add_fixed_point(array, update.index[name], update.values[name], 2.0**self.bits)
         self.weight += round(update.weight * 2**self.bits)
         self.devices += 1
+
+    def _check(self, index: LongArray, values: FloatArray, size: int) -> None:
+        """Refuse what the kernel must not see: the numbers come from devices."""
+        if index.ndim != 1 or index.shape != values.shape:
+            raise InvariantError("an update's places and values differ in number")
+        if len(index) and not (index[0] >= 0 and index[-1] < size and bool((index[1:] > index[:-1]).all())):
+            raise InvariantError("an update's places do not rise within its vector")
+        if len(values) and not np.abs(values).max() < 2.0 ** (_SAFE_BITS - self.bits):
+            raise InvariantError("an update holds a value that is not finite or too large")
 
     def __add__(self, other: "Total") -> "Total":
         """The sum of two shards of a round."""

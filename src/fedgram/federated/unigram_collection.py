@@ -20,6 +20,7 @@ from fedgram.text.population import ClientDataset
 from fedgram.text.unigrams import UnigramCounts
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
 
+_USUAL_LENGTH = 1000.0
 FRACTION_BITS = 24  # counts to 6e-8, and sums up to 2⁶³⁻²⁴ = 5.5e11
 
 
@@ -66,6 +67,7 @@ class UnigramTask:
         if not clip > 0:
             raise FedgramError(f"the clipping threshold must be greater than 0, not {clip}")
         self.vocabulary, self.clip = vocabulary, clip
+        self.unit = _USUAL_LENGTH if np.isinf(clip) else clip  # squares are sent in its square, to stay within range
         n = len(vocabulary)
         self.size: Mapping[str, int] = {"weight": n, "square": n, "cross": n, "length_square": 1}
 
@@ -78,16 +80,19 @@ class UnigramTask:
         index, C = _count_runs(np.sort(data.sentences.values), len(SPECIAL))
         w = 1.0 if np.isinf(self.clip) else self.clip / max(self.clip, C.sum())
         a = w * C
-        length = float(a.sum())
+        b = a / self.unit
+        length = float(b.sum())
         places = {"weight": index, "square": index, "cross": index, "length_square": np.zeros(1, np.int64)}
-        values = {"weight": a, "square": a * a, "cross": a * length, "length_square": np.array([length * length])}
+        values = {"weight": a, "square": b * b, "cross": b * length, "length_square": np.array([length * length])}
         return Update(self.size, places, values, weight=1.0)
 
     def server_update(self, state: UnigramState, total: Total) -> UnigramState:
         """Keep the round's sums."""
         seen = np.flatnonzero(total.arrays["weight"])
-        weight, square, cross = (total.array(name)[seen] for name in ("weight", "square", "cross"))
-        length_square = float(total.array("length_square")[0])
+        scale = self.unit * self.unit
+        square, cross = (scale * total.array(name)[seen] for name in ("square", "cross"))
+        length_square = scale * float(total.array("length_square")[0])
+        weight = total.array("weight")[seen]
         return UnigramState((*state.rounds, RoundCounts(seen, weight, square, cross, length_square, total.devices)))
 
     def counts(self, state: UnigramState) -> UnigramCounts:

@@ -30,6 +30,7 @@ _LN10 = float(np.log(10.0))
 _START_LOG10 = -99.0
 _WRITE_CHUNK = 1 << 17
 
+MAX_WORD_BYTES = 1 << 16
 _OK, _GROW = 0, 1
 _PROBLEMS = {
     2: "more n-grams than the header announces",
@@ -37,9 +38,10 @@ _PROBLEMS = {
     4: "a word is missing",
     5: "a word that is not among the unigrams",
     6: "the unigram occurs twice",
-    7: "the backoff weight is not a number",
+    7: "the backoff weight is not a number that makes sense",
     8: "more columns than an n-gram has",
     9: "the log-probability is greater than 0",
+    10: "a word of more than 65,536 bytes",
 }
 
 
@@ -59,7 +61,7 @@ def read_arpa(path: str | Path) -> NGramModel:
     N-grams that a closed set needs but the file lacks are filled in; they change no probability.
     """
     with open_text(path) as file:
-        data = file.read()
+        data = file.read().removeprefix(b"\xef\xbb\xbf")
     if b"<UNK>" in data and b"<unk>" not in data:
         data = data.replace(b"<UNK>", b"<unk>")
     text = checked_text(data, path, 1)
@@ -80,23 +82,29 @@ def _read_header(data: bytes, path: str | Path) -> tuple[list[int], int, int]:
     position = found.end()
     counts: list[int] = []
     line = data.count(b"\n", 0, position) + 1
-    while entry := re.compile(rb"[ \t]*(?:ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t\r]*|[ \t\r]*)\n").match(
-        data, position
-    ):
-        if entry[1]:
-            if int(entry[1]) != len(counts) + 1:
-                raise InputError(
-                    path, f"the header announces {len(counts) + 1}-grams next, not {int(entry[1])}-grams", line=line
-                )
-            counts.append(int(entry[2]))
-            if counts[-1] > len(data):
-                raise InputError(path, "the header announces more n-grams than the file can hold", line=line)
-        position, line = entry.end(), line + 1
+    while (end := data.find(b"\n", position)) >= 0:
+        entry = data[position : min(end, position + 100)].strip()
+        if entry and not entry.startswith(b"ngram"):
+            break
+        if entry:
+            counts.append(_announced(entry, len(counts) + 1, len(data), line, path))
+        position, line = end + 1, line + 1
     if not counts or not counts[0]:
         raise InputError(path, "the header announces no unigrams", line=line)
     if len(counts) > MAX_ORDER:
         raise InputError(path, f"is of order {len(counts)}; orders up to {MAX_ORDER} are supported", line=line)
     return counts, position, line
+
+
+def _announced(entry: bytes, order: int, most: int, line: int, path: str | Path) -> int:
+    match = re.fullmatch(rb"ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})", entry)
+    if not match:
+        raise InputError(path, "not a count of n-grams, such as `ngram 1=100`", line=line)
+    if int(match[1]) != order:
+        raise InputError(path, f"the header announces {order}-grams next, not {int(match[1])}-grams", line=line)
+    if int(match[2]) > most:
+        raise InputError(path, "the header announces more n-grams than the file can hold", line=line)
+    return int(match[2])
 
 
 def _expect_title(data: bytes, position: int, line: int, title: str, path: str | Path) -> tuple[int, int]:
@@ -149,6 +157,8 @@ def _parse_section(
             stop = position
             while stop < end and not (text[stop] == 32 or 9 <= text[stop] <= 13):
                 stop += 1
+            if stop - position > MAX_WORD_BYTES:
+                return 10, position, line, rows, count
             if column == 0:
                 if text[position] == 92:  # a title
                     return _OK, line_begin, line, rows, count
@@ -176,7 +186,7 @@ def _parse_section(
                 words[rows, column - 1] = word
             elif column == order + 1:
                 value = parse_number(text, position, stop)
-                if np.isnan(value):
+                if not abs(value) < 1e4:
                     return 7, position, line, rows, count
                 log10_backoff[rows] = value
             else:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import topology_faults
 from fedgram.automata.topology import Topology
+from fedgram.automata.trie import MAX_ORDER
 from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.storage import Artefact, read_artefact, write_artefact
 from fedgram.text.vocabulary import Vocabulary
@@ -32,24 +33,30 @@ def write_ngram(model: NGramModel, path: str | Path) -> str:
         "log_weight": model.log_weight,
         "log_backoff": model.log_backoff,
     }
-    return write_artefact(path, Artefact(KIND, VERSION, {"start": t.start, "order": t.order}, arrays))
+    return write_artefact(path, Artefact(KIND, VERSION, {"start": t.start}, arrays))
 
 
 def read_ngram(path: str | Path) -> NGramModel:
     """Read a model, refusing one whose arrays are not an n-gram automaton."""
     artefact = read_artefact(path, kind=KIND, version=VERSION)
     arrays = artefact.arrays
-    wrong = [name for name, dtype in _TYPES.items() if name not in arrays or arrays[name].dtype != dtype]
-    if wrong:
-        raise InputError(path, f"lacks the array {wrong[0]!r}, or it has another type")
+    wrong = [
+        name
+        for name, dtype in _TYPES.items()
+        if name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1
+    ]
+    if wrong or type(artefact.fields.get("start")) is not int:
+        raise InputError(path, f"lacks {wrong[0] if wrong else 'start'!r}, or it has another type")
     try:
         vocabulary = Vocabulary(tuple(arrays["words"].tobytes().decode().split("\n")))
         topology = Topology(
-            arrays["first_arc"], arrays["label"], arrays["dest"], arrays["backoff"], int(artefact.fields["start"])
+            arrays["first_arc"], arrays["label"], arrays["dest"], arrays["backoff"], artefact.fields["start"]
         )
         faults = topology_faults(topology, words=len(vocabulary))
         if faults:
             raise InvariantError(f"the invariant {faults[0]} does not hold")
+        if topology.order > MAX_ORDER:
+            raise InvariantError(f"its order is greater than {MAX_ORDER}")
         return NGramModel(topology, vocabulary, arrays["log_weight"], arrays["log_backoff"])
-    except (InvariantError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (InvariantError, UnicodeDecodeError, OverflowError, ValueError) as error:
         raise InputError(path, f"does not hold an n-gram model: {error}") from None

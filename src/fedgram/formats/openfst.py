@@ -153,8 +153,10 @@ def _ngrams(automaton: Automaton, path: str | Path) -> WeightedNGrams:
     a = automaton
     if np.isnan(a.weight).any() or np.isnan(a.final).any():
         raise InputError(path, "has a weight that is not a number")
-    backoff_labels = [label for label, name in a.names.items() if name in _BACKOFFS]
-    backs_off = np.isin(a.label, [0, *backoff_labels])
+    costs = np.concatenate([a.weight[~np.isin(a.label, _backoff_labels(a))], a.final])
+    if costs.min(initial=0.0) < -1e-4:
+        raise InputError(path, "has a probability greater than 1", remedy="counts must be normalised first")
+    backs_off = np.isin(a.label, _backoff_labels(a))
     used, place = np.unique(a.label[~backs_off], return_inverse=True)
     words = [a.names.get(label, f"<label-{label}>") for label in used.tolist()]
     vocabulary = Vocabulary.of(words)
@@ -169,7 +171,28 @@ def _ngrams(automaton: Automaton, path: str | Path) -> WeightedNGrams:
     dest = np.concatenate([a.dest[~backs_off], np.full(len(ends), END)])
     log_weight = -np.concatenate([a.weight[~backs_off], a.final[ends]])
     histories, depth = _recover_histories(source, word, dest, backoff, a.start, path)
+    _refuse_other_destinations(histories, depth, source, word, dest, path)
     return _weighted(vocabulary, histories, depth, source, word, log_weight, log_backoff)
+
+
+def _backoff_labels(automaton: Automaton) -> list[int]:
+    return [0, *(label for label, name in automaton.names.items() if name in _BACKOFFS)]
+
+
+def _refuse_other_destinations(
+    histories: IntArray, depth: LongArray, source: LongArray, word: LongArray, dest: LongArray, path: str | Path
+) -> None:
+    """An arc must lead to a state whose history ends the arc's n-gram, and no two states may share a history."""
+    problem = "is not an n-gram automaton: "
+    if len(np.unique(histories, axis=0)) != len(histories):
+        raise InputError(path, problem + "two states have the same history")
+    for d in range(1, int(depth.max(initial=0)) + 1):
+        arcs = np.flatnonzero((dest >= 0) & (depth[np.maximum(dest, 0)] == d))
+        for back in range(d):  # the word `back` places before the n-gram's end
+            column = depth[source[arcs]] - back
+            ngram_word = word[arcs] if back == 0 else histories[source[arcs], np.maximum(column, 0)]
+            if bool(np.any(column < 0)) or bool(np.any(ngram_word != histories[dest[arcs], d - 1 - back])):
+                raise InputError(path, problem + "an arc leads to a state with another history")
 
 
 def _recover_histories(

@@ -7,6 +7,7 @@ Blank lines are passed over. Files ending in `.gz` are unpacked; `-` is standard
 import gzip
 import io
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         try:
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 yield io.BufferedReader(unpacked)
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(path, f"is not a whole gzip file ({error})") from None
 
 

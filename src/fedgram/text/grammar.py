@@ -122,6 +122,8 @@ def _expand(
             a = low + np.searchsorted(cumulative[low:high], uniform_at(key, first + s, draws), side="right")
             a = min(a, high - 1)
             draws += 1
+            if depth + first_symbol[a + 1] - first_symbol[a] > len(stack):
+                stack = np.concatenate((stack, np.empty(first_symbol[a + 1] - first_symbol[a] + len(stack), np.int32)))
             for i in range(first_symbol[a + 1] - 1, first_symbol[a] - 1, -1):
                 stack[depth] = symbol[i]
                 depth += 1
@@ -173,6 +175,8 @@ def _read_rules(text: str, name: str | Path) -> tuple[Rules, dict[str, float]]:
             continue
         if current is None:
             raise InputError(name, "a phrase stands before the first topic or set", line=number)
+        if re.search(r"[\[\]{}]", re.sub(r"\{\w+\}|\[[^\[\]]*\]", "", re.sub(r"\{\w+\}", "", line))):
+            raise InputError(name, "a bracket is not closed, or stands in another", line=number)
         for alternative in line.split(" | ") if splits else [line]:
             weight = _WEIGHT.match(alternative.strip() + " ")
             body = alternative.strip()[weight.end() :] if weight else alternative.strip()

@@ -68,9 +68,11 @@ def read_unigram_counts(path: str | Path) -> UnigramCounts:
         arrays, fields = artefact.arrays, artefact.fields
         clip = math.inf if fields["clip"] is None else float(fields["clip"])
         vocabulary = Vocabulary(tuple(arrays["words"].tobytes().decode().split("\n")))
+        if arrays["weight"].ndim != 1 or arrays["words"].dtype != np.uint8:
+            raise InvariantError("an array has another shape or type")
         weight = arrays["weight"].astype(np.float64)
         return UnigramCounts(vocabulary, weight, int(fields["clients"]), int(fields["rounds"]), clip)
-    except (KeyError, TypeError, ValueError, InvariantError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, InvariantError) as error:
         raise InputError(path, f"does not hold unigram counts: {error}") from None
 
 

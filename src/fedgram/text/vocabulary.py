@@ -34,6 +34,8 @@ class Vocabulary:
         index = {word: i for i, word in enumerate(self.words)}
         if len(index) != len(self.words):
             raise InvariantError("Vocabulary: a word occurs twice")
+        if any(not word or word.split() != [word] for word in self.words):
+            raise InvariantError("Vocabulary: a word is empty or has a blank in it")
         object.__setattr__(self, "index", index)
         object.__setattr__(self, "digest", hashlib.sha256("\n".join(self.words).encode()).hexdigest())
 
