@@ -19,11 +19,11 @@ fedgram ngram train supplement.txt -o A_W.arpa --order 3 --smoothing modified-kn
 fedgram ngram prune A_W.arpa -o pruned.arpa --max-ngrams 40000
 fedgram ngram approximate A_W.arpa pruned.arpa -o fitted.arpa
 
-say "4. The unigrams come from the devices, with capitals put right"
+say "4. The unigrams come from the devices, with capitals put right; new words come in"
 fedgram unigrams capitalize U.unigrams A_W.arpa -o cased-unigrams.tsv
 fedgram ngram replace-unigrams fitted.arpa cased-unigrams.tsv -o final.arpa
 
-say "5. Perplexity on the text of users who took no part"
+say "5. Perplexity on the text of users who took no part (words out of vocabulary are left out)"
 fedgram data text users.parquet --split test -o test.txt
 for model in pruned fitted final; do
   fedgram ngram perplexity $model.arpa test.txt --json | python -c "import json, sys; r = json.load(sys.stdin); \

@@ -1,5 +1,6 @@
 """`fedgram data`: populations of users and their text, imported, generated and described."""
 
+import gzip
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def synthesize_command(
                 advance(1)
 
         _write(output, rows(), None)
-        result: dict[str, Any] = {"population": str(output), "language": language, "users": users, "seed": seed}
+        result: dict[str, Any] = {"population": str(output), "language": language, "users": users, "seed": str(seed)}
         if supplement:
             step.begin("Writing the supplement")
             other_topics = source.grammar.topic_share[::-1]
@@ -129,10 +130,13 @@ def synthesize_command(
 
 def _write_lines(path: Path, lines: Iterable[str]) -> int:
     count = 0
-    with atomic_write(path) as file:
+    with atomic_write(path) as raw:
+        file = gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) if path.suffix == ".gz" else raw
         for line in lines:
             file.write(line.encode() + b"\n")
             count += 1
+        if file is not raw:
+            file.close()
     return count
 
 
@@ -177,7 +181,7 @@ def describe(people: Population) -> dict[str, Any]:
     words = people.first_token[people.first_sentence[1:]] - people.first_token[people.first_sentence[:-1]]
     used = np.flatnonzero(np.diff(people.first_token))
     first_words = people.token[people.first_token[used]]
-    lower = np.array([word[0].islower() for word in people.words], bool)
+    lower = np.array([word[:1].islower() for word in people.words], bool)
     result: dict[str, Any] = {
         "users": len(people),
         "sentences": len(people.first_token) - 1,

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -49,7 +50,12 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's error is one line on standard error and exit code 2."""
+    signal.signal(signal.SIGTERM, _end)  # so that unfinished files are removed on the way out
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _end(*_: object) -> None:
+    sys.exit(143)
 
 
 def run(arguments: list[str]) -> int:

@@ -22,10 +22,10 @@ from fedgram.automata.trie import MAX_ORDER
 from fedgram.cli.console import Steps, bytes_of, json_option, output_path, show, steps
 from fedgram.core.errors import FedgramError
 from fedgram.formats.models import READERS, WRITABLE, is_model, model_suffix, read_model, write_model
-from fedgram.formats.openfst import STYLES
+from fedgram.formats.openfst import STYLES, symbols_path
 from fedgram.text.corpus import Corpus, read_corpus
 from fedgram.text.unigrams import read_unigrams
-from fedgram.text.vocabulary import Vocabulary, read_vocabulary
+from fedgram.text.vocabulary import SPECIAL, Vocabulary, read_vocabulary
 
 _SAMPLE_BATCH = 10_000
 
@@ -110,6 +110,8 @@ def train_command(
 ) -> None:  # fmt: skip
     """Train a model on text, one sentence a line."""
     began = perf_counter()
+    if len(min_count) > order:
+        raise click.UsageError(f"--min-count names {len(min_count)} orders, but the model has {order}")
     with steps() as step:
         vocabulary = read_vocabulary(vocab) if vocab else None
         text = _read_text(step, corpus, vocabulary)
@@ -136,6 +138,8 @@ def prune_command(
     """Drop the n-grams that matter least (relative entropy)."""
     if (max_ngrams is None) == (theta is None):
         raise click.UsageError("give either --max-ngrams or --theta")
+    if split_ties and theta is not None:
+        raise click.UsageError("--split-ties goes with --max-ngrams")
     with steps() as step:
         full = renormalize(_read(step, model))
         step.begin("Pruning")
@@ -211,7 +215,7 @@ def approximate_command(
     figures = {
         "cross_entropy": result.cross_entropy,
         "source_entropy": counted.entropy,
-        "kl": result.kl,
+        "kl": max(result.kl, 0.0),  # rounding may leave it just below
         "symbols_per_sentence": counted.symbols,
         "source_perplexity": float(np.exp(counted.entropy / counted.symbols)),
         "perplexity": float(np.exp(result.cross_entropy / counted.symbols)),
@@ -265,7 +269,7 @@ def _expected_perplexity(model: NGramModel, source: NGramModel) -> dict[str, Any
         "symbols_per_sentence": counted.symbols,
         "nats_per_sentence": nats,
         "source_entropy": counted.entropy,
-        "kl": nats - counted.entropy,
+        "kl": max(nats - counted.entropy, 0.0),
         "perplexity": float(np.exp(nats / counted.symbols)),
     }
 
@@ -306,7 +310,7 @@ def info_command(model: str, as_json: bool) -> None:
             "bytes": Path(model).stat().st_size,
             **_summary(full),
             "arcs": t.arcs,
-            "vocabulary": len(full.vocabulary),
+            "vocabulary": len(full.vocabulary) - len(SPECIAL),
             "open_vocabulary": full.has_unknown,
             "normalized": error <= 1e-5,
             "normalization_error": error,
@@ -328,4 +332,5 @@ def convert_command(model: str, output: Path, fst_style: str, as_json: bool) -> 
     with steps() as step:
         full = _read(step, model)
         _write(step, full, output, fst_style=fst_style)
-    show({"model": str(output), **_summary(full)}, as_json)
+    symbols = {"symbols": str(symbols_path(output))} if str(output).endswith(".fst.txt") else {}
+    show({"model": str(output), **symbols, **_summary(full)}, as_json)

@@ -23,7 +23,7 @@ def group() -> None:
 
 
 @group.command("train")
-@click.option("--unigrams", required=True, help="Words to learn from: a word, a tab and a count a line.")
+@click.option("--unigrams", required=True, help="Words to learn from: .unigrams, or a word, a tab and a count a line.")
 @click.option(
     "--size", type=click.IntRange(1), default=4000, show_default=True, help="Number of pieces, <unk> included."
 )

@@ -9,7 +9,8 @@ _HEADING = "# All commands\n\nAs `--help` prints them; written by `scripts/docs`
 
 def command_reference() -> str:
     """Every command's help, in Markdown."""
-    return _HEADING + "".join(_sections(cli, click.Context(cli, info_name="fedgram", terminal_width=100)))
+    root = click.Context(cli, info_name="fedgram", terminal_width=100, help_option_names=["-h", "--help"])
+    return _HEADING + "".join(_sections(cli, root))
 
 
 def _sections(command: click.Command, ctx: click.Context) -> list[str]:

@@ -1,15 +1,44 @@
 """Compiled kernels: the only place that imports numba.
 
 A kernel is a plain function over arrays and scalars. It is compiled on its first call and the machine code is cached
-on disk, so that later processes start at once. `kernel` keeps the function's type, so mypy sees through it.
+on disk, so that later processes start at once. numba notices a change of a kernel's own file, but not of the files
+whose kernels and constants it has built in; so the cache is kept in a folder named by a digest of our sources (all but
+the command line's). `kernel` keeps the function's type, so mypy sees through it.
 """
 
+import hashlib
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _use_own_cache() -> None:
+    """Point numba to this version's folder, and remove those of other versions."""
+    package = Path(__file__).parents[1]
+    sha = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        if source.parent.name not in ("cli", "report"):
+            sha.update(source.read_bytes())
+    home = package / "__pycache__"
+    own = home / f"kernels-{sha.hexdigest()[:16]}"
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # an installation that cannot be written to: numba finds a place of the user's
+    for other in home.glob("kernels-*"):
+        if other != own:
+            shutil.rmtree(other, ignore_errors=True)
+    setattr(numba.config, "CACHE_DIR", str(own))  # noqa: B010
+
+
+if "NUMBA_CACHE_DIR" not in os.environ:
+    _use_own_cache()
 
 
 def kernel(function: F) -> F:

@@ -160,7 +160,7 @@ def _format_of_content(source: Path) -> str:
     if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
         value = _parse_json(head.removeprefix(b"\xef\xbb\xbf").lstrip().split(b"\n")[0])
         return "jsonl" if isinstance(value, dict) and not value.keys() & {"messages", "chats"} else "telegram"
-    raise InputError(source, "its format cannot be told", remedy=f"name it: {', '.join(FORMATS)}")
+    raise InputError(source, "its format cannot be told", remedy=f"name it with --format: {', '.join(FORMATS)}")
 
 
 def _check_exists(source: Path) -> None:
@@ -270,7 +270,7 @@ def _required_field(path: Path, names: Sequence[str], kind: str, wanted: str | N
     found = _find_field(names, wanted, known)
     if found is None:
         what = f'column "{wanted}"' if wanted is not None else f"{kind} column"
-        raise InputError(path, f"has no {what}", remedy=f"name its {kind} column, or call it {' or '.join(known)}")
+        raise InputError(path, f"has no {what}", remedy=f"name it with --{kind}-field, or call it {' or '.join(known)}")
     if names.count(found) > 1:
         raise InputError(path, f"has two {kind} columns of the same name", remedy="rename one")
     return found

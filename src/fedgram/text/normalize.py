@@ -1,8 +1,9 @@
 """One way to turn what people type into sentences of words, the same on devices and on the server.
 
-Text is brought to Unicode NFC; a word is a run of letters with apostrophes and hyphens inside it; addresses, handles
-and numbers become placeholders; everything else separates words. A sentence ends at a line end or at `.`, `!`, `?` or
-`…` before a blank, except behind an initial or a common abbreviation. Capitals are kept; `uncase` is the paper's u(y).
+Text is brought to Unicode NFC; a word begins with a letter, may go on with digits (gr8), and may have apostrophes and
+hyphens inside it; addresses, handles and what begins with a digit become placeholders; everything else separates
+words. A sentence ends at a line end or at `.`, `!`, `?` or `…` before a blank, except behind an initial or a common
+abbreviation. Capitals are kept; `uncase` is the paper's u(y).
 """
 
 import re
@@ -15,8 +16,8 @@ _TOKEN = re.compile(
        |(?P<url>(?:https?://|www\.)\S+)
        |(?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)
        |(?P<user>(?<!\w)@\w+)
-       |(?P<number>\d+(?:[.,:/-]\d+)*(?:st|nd|rd|th|am|pm|h|º|ª)?(?!\w))
-       |(?P<word>{_LETTER}+(?:['-]{_LETTER}+)*)
+       |(?P<number>\d\w*(?:[.,:/-]\d\w*)*)
+       |(?P<word>{_LETTER}\w*(?:['-]{_LETTER}\w*)*)
        |(?P<end>[.!?…]+(?=\s|$|["')\]»”])|\n)""",
     re.VERBOSE,
 )

@@ -6,12 +6,13 @@ client is reached in O(1). Clients come in the order of their ids, and each belo
 
 Two files hold a population. `.parquet` has a message a row, as people can read it: `user_id`, `text`, and if known
 `seq` and `split`; its text is normalised when it is opened. `.arrow` has a client a row, already normalised, and is
-mapped into memory, so that opening it costs nothing and many clients fit.
+mapped into memory, so that it is only looked through once when it is opened, and many clients fit.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,10 @@ class Population:
             if offsets[0] != 0 or bool((offsets[1:] < offsets[:-1]).any()):
                 raise InvariantError("Population: offsets must start at 0 and never fall")
         known = len(self.token) == 0 or (self.token.min() >= 0 and self.token.max() < len(self.words))
-        if not known or self.split.max(initial=0) >= len(SPLITS):
+        if not known or self.split.max(initial=0) >= len(SPLITS) or "" in self.words:
             raise InvariantError("Population: a token is not among the words, or a split is not known")
+        if any(a >= b for a, b in pairwise(self.client_ids)):
+            raise InvariantError("Population: clients are not in the order of their ids, or one occurs twice")
         for array in (self.split, self.first_sentence, self.first_token, self.token):
             frozen(array)
 
@@ -204,21 +207,28 @@ def _parquet_rows(path: str | Path, on_rows: Callable[[int], object] | None) -> 
     Path(path).open("rb").close()
     try:
         file = pa.parquet.ParquetFile(path, memory_map=True)
-    except pa.ArrowInvalid:
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise InputError(path, "is not a Parquet file") from None
     names = file.schema_arrow.names
     for column in ("user_id", "text"):
         if column not in names:
             raise InputError(path, f"has no column {column!r}", remedy="make it with `fedgram data import`")
     columns = [name for name in ("user_id", "text", "split") if name in names]
-    for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-        values = [batch.column(name).to_pylist() for name in columns]
-        splits = values[2] if len(columns) == 3 else [None] * batch.num_rows
-        for client, text, split in zip(values[0], values[1], splits, strict=True):
-            if client and text:
-                yield str(client), text, split
-        if on_rows:
-            on_rows(batch.num_rows)
+    for name in columns:
+        kind = file.schema_arrow.field(name).type if names.count(name) == 1 else None
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise InputError(path, f"its column {name!r} is not one column of text", remedy="use `fedgram data import`")
+    try:
+        for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+            values = [batch.column(name).to_pylist() for name in columns]
+            splits = values[2] if len(columns) == 3 else [None] * batch.num_rows
+            for client, text, split in zip(values[0], values[1], splits, strict=True):
+                if client and text:
+                    yield client, text, split
+            if on_rows:
+                on_rows(batch.num_rows)
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        raise InputError(path, "is not a whole Parquet file", remedy="write it again") from None
 
 
 def write_messages(
@@ -275,13 +285,16 @@ def _open_arrow(path: str | Path) -> Population:
         if metadata.get(b"fedgram") != b"population 1":
             raise InputError(path, "is not a fedgram population of version 1")
         sentences = table.column("sentences").chunk(0)
+        tokens, split = sentences.values.values, table.column("split").chunk(0)
+        if tokens.type != pa.int32() or split.type != pa.uint8():
+            raise InputError(path, "is not a fedgram population: its columns have other types")
         return Population(
             tuple(table.column("client_id").to_pylist()),
-            table.column("split").chunk(0).to_numpy(),
+            split.to_numpy(),
             sentences.offsets.to_numpy(),
             sentences.values.offsets.to_numpy(),
-            sentences.values.values.to_numpy(),
-            tuple(metadata[b"words"].decode().split("\n")),
+            tokens.to_numpy(),
+            tuple(filter(None, metadata[b"words"].decode().split("\n"))),
         )
     except (pa.ArrowException, OSError, LookupError, AttributeError, TypeError, ValueError, InvariantError):
         raise InputError(path, "is not a whole population file", remedy="write it again") from None

@@ -378,7 +378,7 @@ def test_detect_format(tmp_path: Path, name: str, content: str, expected: str) -
     [
         (lambda path: path.write_bytes(b"PK\x03\x04abc"), "is a packed file; unpack it first"),
         (lambda path: path.write_bytes(b"\x1f\x8babc"), "is a packed file; unpack it first"),
-        (lambda path: path.write_bytes(SECRET.encode()), "its format cannot be told; name it: folder"),
+        (lambda path: path.write_bytes(SECRET.encode()), "its format cannot be told; name it with --format: folder"),
         (lambda path: path.write_bytes(b""), "its format cannot be told"),
     ],
 )
