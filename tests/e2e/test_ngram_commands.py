@@ -4,6 +4,7 @@ import gzip
 import io
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,8 @@ def test_mistakes_on_the_command_line(model: Path, corpus: Path, refused: Callab
     assert "--order" in refused("ngram", "train", corpus, "-o", out, "--order", 8)
     assert "No such option" in refused("ngram", "train", corpus, "-o", out, "--ordr", 3)
     assert "No such command" in refused("ngram", "trane")
+    assert "names 3 orders" in refused("ngram", "train", corpus, "-o", out, "--order", 2, "--min-count", "1,1,1")
+    assert "goes with" in refused("ngram", "prune", model, "-o", out, "--theta", 0.1, "--split-ties")
     (folder / "u.tsv").write_text("cat thirty\n")
     assert "u.tsv:1: not a word and a count" in refused("ngram", "replace-unigrams", model, folder / "u.tsv", "-o", out)
     (folder / "fake.fst").write_bytes(b"not an automaton")
@@ -174,6 +177,29 @@ def test_mistakes_on_the_command_line(model: Path, corpus: Path, refused: Callab
     (folder / "fake.ngram").write_bytes(b"\x10\0\0\0\0\0\0\0not an artefact!")
     assert "fake.ngram: is damaged or not a fedgram artefact" in refused("ngram", "info", folder / "fake.ngram")
     assert not out.exists()
+
+
+def test_a_terminated_command_leaves_no_file_behind(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(" ".join(f"w{(i * j * 7919) % 5000}" for j in range(20)) for i in range(40_000)))
+    command = [
+        sys.executable,
+        "-m",
+        "fedgram",
+        "ngram",
+        "train",
+        str(text),
+        "-o",
+        str(tmp_path / "m.arpa"),
+        "--order",
+        "6",
+    ]
+    for seconds in (1.0, 2.0, 3.0):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        time.sleep(seconds)
+        process.terminate()
+        process.wait()
+        assert {p.name for p in tmp_path.iterdir()} <= {"text.txt", "m.arpa"}
 
 
 def test_a_closed_pipe_ends_quietly(model: Path) -> None:

@@ -67,6 +67,14 @@ def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..
     info = fedgram("unigrams", "info", folder / "U.unigrams", "--top", 3, "--json")
     assert info["words"] == result["unique"]
     assert len(info["top"]) == 3
+    (folder / "Capitals.txt").write_text("The\ncat\n")
+    capitals = ("unigrams", "collect", "--users", users, "--whitelist", folder / "Capitals.txt", "-o")
+    assert "1 words are not in lower case" in refused(*capitals, folder / "V.unigrams")
+    (folder / "none.txt").write_text("zzzzz\n")
+    nothing = ("unigrams", "collect", "--users", users, "--whitelist", folder / "none.txt", "--rounds", 2, "-o")
+    assert "holds no word that a device has" in refused(*nothing, folder / "V.unigrams")
+    assert "use .unigrams" in refused(*collect, "-o", folder / "V.txt")
+    assert "finite" in refused(*collect, "--over-selection", "inf", "-o", folder / "V.unigrams")
     for bad in ("0", "-1", "many"):
         assert "--clip" in refused(*collect, "--clip", bad, "-o", folder / "V.unigrams")
     assert "no such file" in refused(*collect[:3], folder / "none.arrow", *collect[4:], "-o", folder / "V.unigrams")

@@ -128,6 +128,36 @@ def test_mistakes_are_refused() -> None:
         Total.zero({"x": 3}, 8).add(Update.dense({"x": np.zeros(2)}, 1.0))
 
 
+def test_updates_from_devices_are_checked_before_they_are_added() -> None:
+    def add(index: list[int], values: list[float], weight: float = 1.0) -> None:
+        places = np.array(index, np.int64)
+        Total.zero({"w": 4}, 24).add(Update({"w": 4}, {"w": places}, {"w": np.array(values)}, weight))
+
+    add([0, 3], [1.0, -2.0])
+    for index in ([4], [-1], [10**9], [2, 1], [1, 1]):
+        with pytest.raises(InvariantError, match="places"):
+            add(index, [1.0] * len(index))
+    for value in (np.nan, np.inf, 1e300):
+        with pytest.raises(InvariantError, match="not finite or too large"):
+            add([0], [value])
+        with pytest.raises(InvariantError, match="weight"):
+            add([0], [1.0], weight=value)
+    with pytest.raises(InvariantError, match="differ in number"):
+        add([0, 1], [1.0])
+
+
+def test_squares_of_long_texts_do_not_overflow() -> None:
+    task = UnigramTask(WORDS, clip=np.inf)
+    state = task.init()
+    total = Total.zero(task.size, task.bits)
+    long = ClientDataset("someone", Ragged(np.full(800_000, 3, np.int32), np.array([0, 800_000])))
+    for _ in range(100):
+        total.add(task.client_update(state, long, Stream(0)))
+    part = task.server_update(state, total).rounds[0]
+    assert part.length_square == pytest.approx(100 * 800_000.0**2)
+    assert part.square[0] == pytest.approx(100 * 800_000.0**2)
+
+
 def test_client_data_does_not_show_itself() -> None:
     data = device("a", "b")
     assert repr(data) == "ClientDataset(1 sentences, 2 words)"

@@ -97,6 +97,24 @@ def test_what_is_refused(tmp_path: Path) -> None:
         open_population(tmp_path / "other.parquet")
 
 
+def test_a_population_without_words(tmp_path: Path) -> None:
+    people = population_from_messages([("a", "!!!", None)])
+    write_population(tmp_path / "users.arrow", people)
+    back = open_population(tmp_path / "users.arrow")
+    assert (len(back), back.words, len(back.token)) == (1, (), 0)
+
+
+def test_columns_of_other_types_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    for bad in ({"text": [1]}, {"text": [b"x"]}, {"user_id": [0]}, {"split": [["train"]]}):
+        columns = {"user_id": ["a"], "text": ["b"], "split": ["train"]} | bad
+        pa.parquet.write_table(pa.table(columns), tmp_path / "odd.parquet")
+        with pytest.raises(InputError, match="not one column of text"):
+            open_population(tmp_path / "odd.parquet")
+
+
 def test_damaged_arrow_files_are_refused(tmp_path: Path) -> None:
     """Bytes changed at random: either what is read is a population, or it is refused; nothing else."""
     write_population(tmp_path / "users.arrow", population_from_messages(MESSAGES))
@@ -125,7 +143,7 @@ path = sys.argv[1]
 if sys.argv[2] == "write":
     token = np.random.default_rng(0).integers(0, 1000, clients * words, dtype=np.int32)
     write_population(path, Population(
-        tuple(f"user{i}" for i in range(clients)), np.zeros(clients, np.uint8),
+        tuple(f"user{i:06d}" for i in range(clients)), np.zeros(clients, np.uint8),
         np.arange(clients + 1, dtype=np.int64) * 40, np.arange(clients * 40 + 1, dtype=np.int64) * 10,
         token, tuple(f"w{i}" for i in range(1000))))
 else:

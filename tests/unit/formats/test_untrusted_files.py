@@ -1,0 +1,113 @@
+"""Files that were damaged or made up: refused in one line, never a crash, whatever reads them."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.reference.random_models import random_model
+
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.storage import Artefact, write_artefact
+from fedgram.formats.artefact import KIND, VERSION, read_ngram
+from fedgram.formats.models import read_model, write_model
+from fedgram.text.corpus import read_corpus
+from fedgram.text.vocabulary import Vocabulary
+
+pytest.importorskip("pywrapfst", reason="pynini is not installed")
+
+
+def mutated(whole: bytes, rng: np.random.Generator) -> bytes:
+    data = bytearray(whole)
+    for place in rng.integers(0, len(whole), int(rng.integers(1, 4))).tolist():
+        kind, size = int(rng.integers(3)), int(rng.integers(1, 20))
+        if kind == 0:
+            data[place : place + 1] = bytes([int(rng.integers(256))])
+        elif kind == 1:
+            del data[place : place + size]
+        else:
+            data[place:place] = data[place : place + size]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("suffix", [".arpa", ".arpa.gz", ".fst", ".ngram"])
+def test_mutated_models_are_read_or_refused(suffix: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / f"model{suffix}"
+    write_model(random_model(np.random.default_rng(1), order=3), path)
+    whole, refused = path.read_bytes(), 0
+    for _ in range(300):
+        path.write_bytes(mutated(whole, rng))
+        try:
+            read_model(path)
+        except FedgramError:
+            refused += 1
+    assert refused > 200
+
+
+def test_mutated_gzip_text_is_read_or_refused(tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / "text.gz"
+    whole = gzip.compress(b"some words here\nand more of them\n" * 50)
+    for _ in range(200):
+        path.write_bytes(mutated(whole, rng))
+        try:
+            read_corpus([path])
+        except FedgramError:
+            continue
+
+
+def artefact(path: Path, **changes: object) -> Path:
+    """A valid `.ngram` with a right checksum but some other content."""
+    model = random_model(np.random.default_rng(1), order=3)
+    t = model.topology
+    arrays = {
+        "words": np.frombuffer("\n".join(model.vocabulary.words).encode(), np.uint8), "first_arc": t.first_arc,
+        "label": t.label, "dest": t.dest, "backoff": t.backoff, "log_weight": model.log_weight,
+        "log_backoff": model.log_backoff,
+    }  # fmt: skip
+    fields = {"start": changes.pop("start", t.start)}
+    write_artefact(path, Artefact(KIND, VERSION, fields, arrays | changes))  # type: ignore[arg-type]
+    return path
+
+
+def test_made_up_artefacts_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.ngram"
+    t = read_ngram(artefact(path)).topology
+    deep = int(np.flatnonzero(t.backoff > 0)[0])
+    for changes in (
+        {"start": deep}, {"start": 10**9}, {"start": 1.5}, {"start": "x"},
+        {"dest": t.dest + 1000}, {"dest": t.dest - 5}, {"label": t.label + 1000}, {"label": -t.label},
+        {"backoff": t.backoff + 10**6}, {"backoff": t.backoff[::-1].copy()}, {"backoff": t.backoff.reshape(1, -1)},
+        {"first_arc": t.first_arc * 2}, {"first_arc": -t.first_arc}, {"first_arc": t.first_arc[:3].copy()},
+        {"log_weight": np.full(t.arcs, np.nan)}, {"log_weight": np.full(t.arcs, 1.0)},
+        {"log_backoff": np.zeros((t.states, 1))}, {"words": np.zeros(3, np.uint8)}, {"words": np.zeros(3)},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=r"m\.ngram"):
+            read_ngram(artefact(path, **changes))  # type: ignore[arg-type]
+
+
+def test_automata_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.fst"
+    write_model(random_model(np.random.default_rng(1), order=3), path)
+    whole = path.read_bytes()
+    header = 4 + 4 + len("vector") + 4 + len("standard") + 4 + 4 + 8
+    for offset, value in [(8, 2**62), (8, -1), (0, 10**9), (0, -1)]:
+        broken = bytearray(whole)
+        broken[header + offset : header + offset + 8] = struct.pack("<q", value)
+        path.write_bytes(broken)
+        with pytest.raises(InputError):
+            read_model(path)
+
+
+def test_a_word_of_megabytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.arpa"
+    path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-1 </s>\n-1 " + "x" * 3_000_000 + "\n\n\\end\\\n")
+    with pytest.raises(InputError, match=":6: a word of more than 65,536 bytes"):
+        read_model(path)
+
+
+def test_words_have_no_blanks() -> None:
+    for bad in ("", "two words", "tab\there", "line\nend"):
+        with pytest.raises(FedgramError, match="empty or has a blank"):
+            Vocabulary.of(["fine", bad])
