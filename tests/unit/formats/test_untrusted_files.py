@@ -84,7 +84,7 @@ def test_made_up_artefacts_are_refused(tmp_path: Path) -> None:
         {"log_backoff": np.zeros((t.states, 1))}, {"words": np.zeros(3, np.uint8)}, {"words": np.zeros(3)},
     ):  # fmt: skip
         with pytest.raises(InputError, match=r"m\.ngram"):
-            read_ngram(artefact(path, **changes))  # type: ignore[arg-type]
+            read_ngram(artefact(path, **changes))
 
 
 def test_automata_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
