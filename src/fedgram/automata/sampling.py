@@ -32,13 +32,15 @@ def sampled_visits(
 
 def _sample(model: NGramModel, count: int, seed: int, first: int, max_length: int) -> tuple[Ragged, FloatArray]:
     t = model.topology
-    cumulative = _cumulative(t.first_arc, np.exp(model.log_weight))
+    weight = np.exp(model.log_weight)
+    cumulative = _cumulative(t.first_arc, weight)
     values, offsets, visits = _draw(
         t.first_arc,
         t.label,
         t.dest,
         t.backoff,
         t.start,
+        weight,
         cumulative,
         stream_key(seed, "sample"),
         first,
@@ -62,7 +64,8 @@ def _cumulative(first_arc: LongArray, weight: FloatArray) -> FloatArray:
 
 @kernel
 def _draw(
-    first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray, start: int, cumulative: FloatArray,
+    first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray, start: int, weight: FloatArray,
+    cumulative: FloatArray,
     key: np.uint64, first: int, count: int, max_length: int,
 ) -> tuple[IntArray, LongArray, FloatArray]:  # fmt: skip
     values, offsets = np.empty(16 * count + 16, np.int32), np.zeros(count + 1, np.int64)
@@ -74,7 +77,7 @@ def _draw(
             visits[q] += 1.0
             if length == max_length:
                 break
-            e, draws = _draw_arc(first_arc, label, backoff, cumulative, q, key, first + s, draws)
+            e, draws = _draw_arc(first_arc, label, backoff, weight, cumulative, q, key, first + s, draws)
             if label[e] == EOS or dest[e] == END:
                 break
             if size == len(values):
@@ -89,8 +92,8 @@ def _draw(
 
 @kernel
 def _draw_arc(
-    first_arc: LongArray, label: IntArray, backoff: IntArray, cumulative: FloatArray, q: int, key: np.uint64,
-    sample: int, draws: int,
+    first_arc: LongArray, label: IntArray, backoff: IntArray, weight: FloatArray, cumulative: FloatArray, q: int,
+    key: np.uint64, sample: int, draws: int,
 ) -> tuple[int, int]:  # fmt: skip
     """An arc on q's backoff path, drawn with its probability.
 
@@ -117,7 +120,7 @@ def _draw_arc(
             allowed = 0.0
             for f in range(begin, end):
                 if find_arc(label, first_arc[before], first_arc[before + 1], label[f]) < 0:
-                    allowed += cumulative[f] - (cumulative[f - 1] if f > begin else 0.0)
+                    allowed += weight[f]
             target = uniform_at(key, sample, draws) * (allowed + (1.0 - explicit if backoff[q] >= 0 else 0.0))
             draws += 1
             if target >= allowed and backoff[q] >= 0:
@@ -127,7 +130,7 @@ def _draw_arc(
             for f in range(begin, end):
                 if find_arc(label, first_arc[before], first_arc[before + 1], label[f]) < 0:
                     last = f
-                    target -= cumulative[f] - (cumulative[f - 1] if f > begin else 0.0)
+                    target -= weight[f]
                     if target < 0.0:
                         break
             return last, draws

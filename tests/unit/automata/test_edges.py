@@ -13,6 +13,7 @@ from fedgram.automata.counting import expected_visits
 from fedgram.automata.merge import merge, replace_unigrams
 from fedgram.automata.model import NGramModel, model_from_weights
 from fedgram.automata.properties import model_faults, topology_faults
+from fedgram.automata.sampling import sample_sentences
 from fedgram.automata.scoring import score
 from fedgram.automata.smoothing import smooth
 from fedgram.automata.topology import Topology
@@ -127,6 +128,17 @@ def test_states_out_of_order_and_long_starts_are_noticed() -> None:
         ["T4"],
         ["T6"],
     )
+
+
+def test_samples_where_next_to_nothing_is_left_to_back_off_to() -> None:
+    """The unigrams left over have tiny weights, but their proportions count."""
+    t = topology_from_ngrams(Ragged.from_rows([[EOS], [3], [4], [5], [BOS, 3]]), 6, open_vocabulary=False).topology
+    for tiny in (1e-9, 1e-20):
+        weight = np.array([2 * tiny, 1.0 - 4 * tiny, tiny, tiny, 0.2])
+        model = model_from_weights(t, vocabulary(3), weight)
+        first = [row[0] if len(row) else EOS for row in sample_sentences(model, 20_000, seed=1, max_length=1)]
+        shares = np.bincount(first, minlength=6) / 20_000
+        assert shares[[EOS, 3, 4, 5]] == pytest.approx([0.4, 0.2, 0.2, 0.2], abs=0.02)
 
 
 def test_huge_backoff_weights_still_sum_to_one(tmp_path: Path) -> None:
