@@ -12,7 +12,7 @@ from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.text.normalize import uncase
-from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
 
 
 def count_ngrams(
@@ -129,7 +129,7 @@ def union_topology(topologies: Iterable[Topology], words: int) -> tuple[Topology
 
 def lowercase_topology(topology: Topology, vocabulary: Vocabulary) -> tuple[Topology, Vocabulary]:
     """Every n-gram in lower case, over the vocabulary of lower-case words. Paper: ConvertToLowercaseTopology."""
-    lower = [word if uncase(word) in SPECIAL else uncase(word) for word in vocabulary.words]
+    lower = [uncase(word) for word in vocabulary.words]
     uncased = Vocabulary.of(lower)
     new_id = np.array([uncased.index[word] for word in lower], np.int32)
     return relabel(topology, new_id, len(uncased)).topology, uncased

@@ -9,6 +9,7 @@ import click
 from fedgram.cli.console import json_option, output_path, show, steps
 from fedgram.core.errors import InputError
 from fedgram.text.corpus import open_text, whole_lines
+from fedgram.text.normalize import uncase
 from fedgram.text.unigrams import read_unigrams
 from fedgram.text.vocabulary import SPECIAL
 from fedgram.text.wordpieces import MARK, WordPieces, load_pieces, pieces_per_token, train_pieces
@@ -37,7 +38,7 @@ def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None
         frequency: dict[str, float] = {}
         for word, count in read_unigrams(unigrams).items():
             if word not in SPECIAL:
-                frequency[word.lower()] = frequency.get(word.lower(), 0.0) + count
+                frequency[uncase(word)] = frequency.get(uncase(word), 0.0) + count
         step.begin("Training word pieces")
         pieces = train_pieces(frequency, size=size, path=output)
     result = {

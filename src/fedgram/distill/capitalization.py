@@ -34,6 +34,7 @@ from fedgram.automata.topology import backoff_arcs
 from fedgram.core.arrays import ByteArray, FloatArray, IntArray, LongArray, Ragged, frozen
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
+from fedgram.text.normalize import uncase
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 
 # first_arc, label, dest, backoff, log_weight, log_backoff: the model as `step` takes it
@@ -64,7 +65,7 @@ class CaseClasses:
     @classmethod
     def of(cls, cased: Vocabulary) -> "CaseClasses":
         """The classes of a vocabulary, in the order in which their first words stand in it."""
-        lower = [uncased_form(word) for word in cased.words]
+        lower = [uncase(word) for word in cased.words]
         uncased = Vocabulary.of(lower)
         uncased_id = np.array([uncased.index[word] for word in lower], np.int32)
         sizes = np.bincount(uncased_id, minlength=len(uncased))
@@ -79,12 +80,6 @@ class CaseClasses:
 
     def __repr__(self) -> str:
         return f"CaseClasses({len(self.cased)} words in {len(self.uncased)} classes, {self.ambiguous} ambiguous)"
-
-
-def uncased_form(word: str) -> str:
-    """u(y): the word in lower case; a word that would turn into a special one, such as `<UNK>`, stays."""
-    lower = word.lower()
-    return word if lower in SPECIAL else lower
 
 
 def capitalized_form(word: str) -> str:
@@ -177,7 +172,7 @@ class Capitalizer:
         for it, or reads on from the empty history if it has none.
         """
         index, words = self.classes.uncased.index, self.model.vocabulary.words
-        lower = [word.lower() for sentence in sentences for word in sentence]
+        lower = [uncase(word) for sentence in sentences for word in sentence]
         found = np.fromiter((index.get(word, UNK) for word in lower), np.int32, len(lower))
         found[found < len(SPECIAL)] = UNK
         ends = np.cumsum([0, *(len(sentence) for sentence in sentences)], dtype=np.int64)

@@ -9,6 +9,8 @@ abbreviation. Capitals are kept; `uncase` is the paper's u(y).
 import re
 import unicodedata
 
+from fedgram.text.vocabulary import SPECIAL
+
 PLACEHOLDERS = ("<url>", "<email>", "<user>", "<phone>", "<number>")
 _LETTER = r"(?:[^\W\d_][\u0300-\u036f]*)"
 _TOKEN = re.compile(
@@ -53,9 +55,10 @@ def _is_abbreviation(word: str) -> bool:
 
 
 def uncase(word: str) -> str:
-    """The word in lower case, in Unicode NFC.
+    """u(y): the word in lower case, in Unicode NFC; one that would turn into a special word, such as `<UNK>`, stays.
 
-    >>> uncase("ÉRICA")
-    'érica'
+    >>> uncase("ÉRICA"), uncase("<UNK>")
+    ('érica', '<UNK>')
     """
-    return unicodedata.normalize("NFC", word.lower())
+    lower = unicodedata.normalize("NFC", word.lower())
+    return word if lower in SPECIAL else lower
