@@ -34,32 +34,39 @@ def ngrams(model: Path) -> int:
     return int(json.loads(out.stdout)["ngrams"])
 
 
+def perplexity(model: Path, text: Path) -> float:
+    command = [*FEDGRAM, "ngram", "perplexity", str(model), str(text), "--json"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(json.loads(out.stdout)["perplexity"])
+
+
 def training(folder: Path, words: int) -> list[dict[str, object]]:
-    rows, lmplz = [], program("lmplz")
+    rows: list[dict[str, object]] = []
+    same: list[dict[str, object]] = []
+    lmplz = program("lmplz")
     for size in (words // 10, words):
         text = write_text(folder / f"{size}.txt", size)
         model = folder / f"{size}.arpa"
         ours = fedgram("ngram", "train", text, "-o", model, "--smoothing", "modified-kneser-ney")
         theirs = None
         if lmplz:
-            arguments = [
-                "-o",
-                "3",
-                "-S",
-                "4G",
-                "-T",
-                str(folder),
-                "--text",
-                str(text),
-                "--arpa",
-                str(folder / "k.arpa"),
-            ]
+            peer_model = folder / "lmplz.arpa"
+            arguments = f"-o 3 -S 4G -T {folder} --text {text} --arpa {peer_model}".split()
             theirs = run([lmplz, *arguments])
         task = f"train modified Kneser-Ney 3-gram, {size / 1e6:.3g}M words → {ngrams(model) / 1e6:.3g}M n-grams"
         rows.append(row(task, ours, "KenLM lmplz", theirs, "≤ 2× lmplz, ≤ 4 GB"))
+        if theirs and size < words:
+            both = ", ".join(f"{perplexity(m, text):.4f}" for m in (model, peer_model))
+            same.append(
+                {
+                    "task": f"perplexity on its own {size / 1e6:.3g}M words: ours, lmplz's",
+                    "ratio": both,
+                    "goal": "equal",
+                }
+            )
     growth = float(str(rows[1]["seconds"])) / float(str(rows[0]["seconds"]))
     rows.append({"task": "ten times the text", "ratio": round(growth, 1), "goal": "about 10×"})
-    return rows
+    return rows + same
 
 
 def changing(folder: Path, words: int) -> list[dict[str, object]]:

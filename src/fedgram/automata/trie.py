@@ -204,8 +204,7 @@ def _states(levels: Sequence[Level], kept: Sequence[BoolArray]) -> list[BoolArra
     for n in range(len(levels) - 1, -1, -1):
         if n + 1 < len(levels):
             states[n][levels[n + 1].parent] = True
-            if n + 1 < len(levels) and states[n + 1].any():
-                states[n][levels[n + 1].suffix[states[n + 1]]] = True
+            states[n][levels[n + 1].suffix[states[n + 1]]] = True
         if kept:
             states[n] |= kept[n]
     return states

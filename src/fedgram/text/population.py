@@ -97,15 +97,6 @@ class Population:
         known = vocabulary.index
         return np.array([known.get(w if cased else uncase(w), UNK) for w in self.words], np.int32)
 
-    def restricted(self, split: str) -> "Population":
-        """The clients of one split, as a population of its own."""
-        chosen = self.clients(split)
-        parts = [self.sentences(int(c)) for c in chosen]
-        all_sentences = Ragged.concatenate(parts)
-        first = np.concatenate([[0], np.cumsum([len(p) for p in parts])]).astype(np.int64)
-        ids = tuple(self.client_ids[c] for c in chosen)
-        return Population(ids, self.split[chosen], first, all_sentences.offsets, all_sentences.values, self.words)
-
 
 def split_of(client_id: str) -> str:
     """The split of a client whose source names none: by hash, 80 % train, 10 % dev, 10 % test."""

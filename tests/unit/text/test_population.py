@@ -1,6 +1,5 @@
 """Populations: reaching clients, files, and what is refused."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -64,9 +63,6 @@ def test_files_come_back(suffix: str, tmp_path: Path) -> None:
     assert back.client_ids == people.client_ids
     assert [sentences(back, c) for c in range(3)] == [sentences(people, c) for c in range(3)]
     assert np.array_equal(back.split, people.split)
-    part = back.restricted("train")
-    assert part.client_ids == ("zoe",)
-    assert sentences(part, 0) == sentences(people, 2)
 
 
 def test_splits_by_hash_are_stable_and_disjoint() -> None:
@@ -156,7 +152,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 
 @pytest.mark.slow
 def test_a_third_of_a_million_clients_fit_in_two_gigabytes(tmp_path: Path) -> None:
-    assert resource.RUSAGE_SELF == 0
     path = tmp_path / "big.arrow"
     for step in ("write", "read"):
         done = subprocess.run([sys.executable, "-c", BIG, str(path), step], check=True, capture_output=True, text=True)
