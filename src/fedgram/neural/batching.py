@@ -1,8 +1,9 @@
-"""Clients' sentences as rectangles: [clients, steps, batch, length] with a mask, little of it padding.
+"""Clients' sentences as rectangles: [clients, steps, rows, length], with little of it padding.
 
-A sentence w₁ … w_m is read as `<s> w₁ … w_m` and asked for `w₁ … w_m </s>`. Sentences longer than the length are cut,
-without their end. A client's sentences fill its batches in order; clients with fewer batches than others have empty
-ones at the end, in which nothing is masked in, so that plain gradient steps leave their weights alone.
+A sentence w₁ … w_m is read as `<s> w₁ … w_m` and asked for `w₁ … w_m </s>`; one longer than a row is cut, without its
+end. A batch has a number of rows, and a client's sentences are put, in order, into the first row of the current batch
+that has room; if none has, the next batch begins. So several short sentences share a row: the network forgets what it
+read whenever it reads `<s>` (`neural/model.py`). Clients with fewer batches than others have empty ones at the end.
 """
 
 from collections.abc import Sequence
@@ -11,53 +12,74 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged
+from fedgram.core.arrays import IntArray, LongArray, Ragged
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS
+
+NOTHING = -1  # the target of a position that holds no word
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientBatches:
-    """Inputs, targets and mask, each [clients, steps, batch, length]."""
+    """Inputs and targets, each [clients, steps, rows, length], and by client the number of steps that hold anything."""
 
-    words: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    mask: NDArray[np.float32]
+    words: NDArray[np.int32]
+    targets: NDArray[np.int32]
+    steps: LongArray
 
     @property
     def tokens(self) -> int:
         """How many targets are asked for."""
-        return int(self.mask.sum())
+        return int(np.count_nonzero(self.targets != NOTHING))
 
     @property
     def padding(self) -> float:
-        """The share of positions that hold nothing."""
-        return 1.0 - self.tokens / max(self.mask.size, 1)
+        """The share of positions that hold nothing, among the batches that are trained on."""
+        positions = int(self.steps.sum()) * int(np.prod(self.targets.shape[2:]))
+        return 1.0 - self.tokens / max(positions, 1)
 
 
 def pack_clients(
-    clients: Sequence[Ragged], *, batch: int, length: int, orders: Sequence[LongArray] | None = None
+    clients: Sequence[Ragged], *, rows: int, length: int, orders: Sequence[LongArray] | None = None
 ) -> ClientBatches:
     """Pack the sentences of several clients; `orders[c]` lists the sentences of client c that are used, in order."""
     chosen = orders if orders is not None else [np.arange(len(sentences)) for sentences in clients]
-    steps = max((-(-len(order) // batch) for order in chosen), default=0)
-    longest = max((int(np.diff(s.offsets)[o].max(initial=0)) for s, o in zip(clients, chosen, strict=True)), default=0)
-    shape = (len(clients), steps, batch, min(longest + 1, length))
-    words, targets = np.full(shape, EOS, np.int64), np.full(shape, EOS, np.int64)
-    mask = np.zeros(shape, np.float32)
+    places = [_place(s.offsets, o.astype(np.int64), rows, length) for s, o in zip(clients, chosen, strict=True)]
+    steps = np.array([int(place[-1, 0]) + 1 if len(place) else 0 for place in places], np.int64)
+    used = max((int(place[:, 3].max(initial=0)) for place in places), default=0)
+    shape = (len(clients), int(steps.max(initial=0)), rows, used)
+    words, targets = np.full(shape, BOS, np.int32), np.full(shape, NOTHING, np.int32)
     for c, (sentences, order) in enumerate(zip(clients, chosen, strict=True)):
-        rows = (a[c].reshape(-1, shape[3]) for a in (words, targets, mask))
-        _pack(sentences.values, sentences.offsets, order.astype(np.int64), *rows)
-    return ClientBatches(words, targets, mask)
+        _fill(sentences.values, sentences.offsets, order.astype(np.int64), places[c], words[c], targets[c])
+    return ClientBatches(words, targets, steps)
 
 
 @kernel
-def _pack(
-    values: IntArray, offsets: LongArray, order: LongArray, words: LongArray, targets: LongArray, mask: FloatArray
+def _place(offsets: LongArray, order: LongArray, rows: int, length: int) -> LongArray:
+    """For each sentence its batch and row, and where in the row it begins and ends."""
+    place = np.empty((len(order), 4), np.int64)
+    filled = np.zeros(rows, np.int64)
+    batch = 0
+    for k in range(len(order)):
+        need = min(offsets[order[k] + 1] - offsets[order[k]] + 1, length)
+        row = 0
+        while row < rows and filled[row] + need > length:
+            row += 1
+        if row == rows:
+            batch, row = batch + 1, 0
+            filled[:] = 0
+        place[k, 0], place[k, 1], place[k, 2], place[k, 3] = batch, row, filled[row], filled[row] + need
+        filled[row] += need
+    return place
+
+
+@kernel
+def _fill(
+    values: IntArray, offsets: LongArray, order: LongArray, place: LongArray, words: IntArray, targets: IntArray
 ) -> None:
-    for row in range(len(order)):
-        begin, end = offsets[order[row]], offsets[order[row] + 1]
-        for t in range(min(end - begin + 1, words.shape[1])):
-            words[row, t] = BOS if t == 0 else values[begin + t - 1]
-            targets[row, t] = EOS if begin + t == end else values[begin + t]
-            mask[row, t] = 1.0
+    for k in range(len(order)):
+        first, end = offsets[order[k]], offsets[order[k] + 1]
+        batch, row, begin = place[k, 0], place[k, 1], place[k, 2]
+        for t in range(place[k, 3] - begin):
+            words[batch, row, begin + t] = BOS if t == 0 else values[first + t - 1]
+            targets[batch, row, begin + t] = EOS if first + t == end else values[first + t]

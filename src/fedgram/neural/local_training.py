@@ -1,16 +1,20 @@
 """What devices do with the server's model: some steps of gradient descent on their own text, many devices at once.
 
 The clients of a chunk train together on a stack of weights: one forward and one backward pass serve all of them, and
-since no weight is shared between clients, the gradient of the summed loss is each client's own. Paper: §7.1.
+since no weight is shared between clients, the gradient of the summed loss is each client's own. Clients that have more
+batches should come first: those that are done are left out of the later steps. Paper: §7.1.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgram.core.errors import FedgramError
-from fedgram.neural.batching import ClientBatches
+from fedgram.neural import explicit_step
+from fedgram.neural.batching import NOTHING, ClientBatches
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, word_losses
 
@@ -23,48 +27,66 @@ class LocalTraining:
     gradient_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise FedgramError(f"the learning rate must be greater than 0, not {self.learning_rate}")
+        if not 0 < self.learning_rate < float("inf"):
+            raise FedgramError(f"the learning rate must be greater than 0 and finite, not {self.learning_rate}")
         if self.gradient_norm is not None and not self.gradient_norm > 0:
             raise FedgramError(f"the gradient's norm limit must be greater than 0, not {self.gradient_norm}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalResult:
-    """Each client's weights minus the server's, stacked; and by client the summed loss before each step, and tokens."""
+    """The clients' weights, stacked; and by client the loss summed over its targets, each before its step."""
 
-    change: Weights
+    weights: Weights
     loss: Tensor
-    tokens: Tensor
 
 
-def train_clients(
-    shape: ModelShape, weights: Weights, batches: ClientBatches, options: LocalTraining, device: str = "cpu"
-) -> LocalResult:
-    """Train every client from the same weights, each on its own batches, in order."""
-    clients, steps = batches.mask.shape[:2]
-    words, targets, mask = (torch.from_numpy(a).to(device) for a in (batches.words, batches.targets, batches.mask))
-    start = {name: w.to(device) for name, w in weights.items()}
+def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, options: LocalTraining) -> LocalResult:
+    """Train every client from the same weights, each on its own batches, in order, on the device of the weights."""
+    device = start["embedding"].device
+    words, targets = (
+        torch.from_numpy(a).to(device).long().transpose(2, 3).contiguous() for a in (batches.words, batches.targets)
+    )
+    clients, steps = words.shape[:2]
     stack = {name: w.expand(clients, *w.shape).clone() for name, w in start.items()}
     loss = start["embedding"].new_zeros(clients)
-    for t in range(steps):
-        for w in stack.values():
-            w.requires_grad_(True)
-        losses = word_losses(shape, stack, words[:, t], targets[:, t], mask[:, t]).sum(dim=(1, 2))
-        tokens = mask[:, t].sum(dim=(1, 2)).clamp(min=1.0)
-        gradients = torch.autograd.grad((losses / tokens).sum(), list(stack.values()))
-        loss += losses.detach()
-        with torch.no_grad():
-            scale = _scales(gradients, options)
-            stack = {
-                name: (w - scale.view(-1, *[1] * (w.dim() - 1)) * g).detach()
-                for (name, w), g in zip(stack.items(), gradients, strict=True)
-            }
-    change = {name: stack[name] - start[name] for name in start}
-    return LocalResult(change, loss, mask.sum(dim=(1, 2, 3)))
+    by_hand = explicit_step.supports(shape) and options.gradient_norm is None
+    inner = inner_functions(device)
+    with torch.no_grad():
+        for t in range(steps):
+            n = int(np.flatnonzero(batches.steps > t)[-1]) + 1
+            active = {name: w[:n] for name, w in stack.items()}
+            here = words[:n, t], targets[:n, t]
+            if by_hand:
+                loss[:n] += explicit_step.descend(shape, active, *here, options.learning_rate, inner)
+            else:
+                loss[:n] += _descend(shape, active, *here, options)
+    return LocalResult(stack, loss)
 
 
-def _scales(gradients: tuple[Tensor, ...], options: LocalTraining) -> Tensor:
+def inner_functions(device: torch.device) -> Any:
+    """The inner functions of `explicit_step.descend` for this device."""
+    if device.type != "cuda":
+        return explicit_step
+    from fedgram.neural import gpu_kernels
+
+    return gpu_kernels
+
+
+def _descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, options: LocalTraining) -> Tensor:
+    """One step by automatic differentiation, for any model; returns each client's summed loss before it."""
+    with torch.enable_grad():
+        leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+        losses = word_losses(shape, leaves, words.mT, targets.mT).sum(dim=(1, 2))
+        asked = (targets != NOTHING).sum(dim=(1, 2)).clamp(min=1)
+        gradients = torch.autograd.grad((losses / asked).sum(), list(leaves.values()))
+    rate = _rates(gradients, options)
+    for w, g in zip(weights.values(), gradients, strict=True):
+        w.sub_(rate.view(-1, *[1] * (w.dim() - 1)) * g)
+    return losses.detach()
+
+
+def _rates(gradients: tuple[Tensor, ...], options: LocalTraining) -> Tensor:
     """By client: the learning rate, lowered where the gradient is too long."""
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
     rate = torch.full_like(norms, options.learning_rate)

@@ -2,6 +2,8 @@
 
     x = E[w],   x ← x + cell(x) layer by layer,   p = softmax(x·Eᵀ + b)
 
+Rows may hold several sentences: where `<s>` is read, the recurrent state starts anew.
+
 A model is a `ModelShape` and a flat dictionary of weights (`embedding`, `output_bias`, `layer0.input`, …), for one
 client or, with a leading dimension on every weight, for a stack of clients. The seven shapes of the paper's Table 2 are
 in `PRESETS`. Paper: §7.1.
@@ -14,7 +16,9 @@ import torch
 from torch import Tensor
 
 from fedgram.core.errors import FedgramError
+from fedgram.neural.batching import NOTHING
 from fedgram.neural.cell import CellShape, Weights, cell_inputs, cell_step, initial_cell, initial_state
+from fedgram.text.vocabulary import BOS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +98,14 @@ def hidden_outputs(shape: ModelShape, weights: Weights, words: Tensor) -> Tensor
     """What the softmax sees after each word: `words` is [..., batch, steps], the result [..., batch, steps, N_e]."""
     x = _embed(weights["embedding"], words)
     *leading, batch, steps, _ = x.shape
-    cell = shape.cell_shape()
+    cell, keep = shape.cell_shape(), (words != BOS).unsqueeze(-1)
     for k in range(shape.layers):
         layer = layer_weights(weights, k)
         from_input = cell_inputs(cell, layer, x.flatten(-3, -2)).unflatten(-2, (batch, steps))
         r, c = initial_state(cell, (*leading, batch), x)
         outputs = []
         for t in range(steps):
-            r, c = cell_step(cell, layer, from_input[..., t, :], r, c)
+            r, c = cell_step(cell, layer, from_input[..., t, :], r * keep[..., t, :], c * keep[..., t, :])
             outputs.append(r)
         x = x + torch.stack(outputs, dim=-2)
     return x
@@ -121,8 +125,8 @@ def logits(weights: Weights, hidden: Tensor) -> Tensor:
     return scores.view(*hidden.shape[:-1], -1)
 
 
-def word_losses(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """−log p of every target where the mask is 1, else 0; all three are [..., batch, steps]."""
-    scores = logits(weights, hidden_outputs(shape, weights, words))
-    losses = torch.nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten(), reduction="none")
-    return losses.view(targets.shape) * mask
+def word_losses(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor) -> Tensor:
+    """−log p of every target, 0 where there is none; both are [..., batch, steps]."""
+    scores = logits(weights, hidden_outputs(shape, weights, words)).flatten(0, -2)
+    losses = torch.nn.functional.cross_entropy(scores, targets.flatten(), reduction="none", ignore_index=NOTHING)
+    return losses.view(targets.shape)

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from fedgram.core.errors import FedgramError
+from fedgram.neural.batching import NOTHING
 from fedgram.neural.cell import GATES
 from fedgram.neural.model import PRESETS, ModelShape, hidden_outputs, initial_weights, logits, word_losses
+from fedgram.text.vocabulary import BOS
 
 TABLE_2 = ["W_30K", "P_4K-S", "P_4K-L", "P_4K-G", "P_16K-S", "P_16K-L", "P_30K"]
 SHAPES = [
@@ -36,12 +38,12 @@ def test_a_stack_of_clients_equals_its_members(shape: ModelShape) -> None:
     stack = {name: torch.stack([m[name] for m in members]).requires_grad_() for name in members[0]}
     words = torch.randint(0, 50, (3, 4, 7), generator=generator)
     targets = torch.randint(0, 50, (3, 4, 7), generator=generator)
-    mask = (torch.rand(3, 4, 7, generator=generator) < 0.8).double()
-    losses = word_losses(shape, stack, words, targets, mask)
+    targets[torch.rand(3, 4, 7, generator=generator) < 0.2] = NOTHING
+    losses = word_losses(shape, stack, words, targets)
     losses.sum().backward()
     for k, member in enumerate(members):
         single = {name: w.clone().requires_grad_() for name, w in member.items()}
-        alone = word_losses(shape, single, words[k], targets[k], mask[k])
+        alone = word_losses(shape, single, words[k], targets[k])
         torch.testing.assert_close(losses[k], alone)
         alone.sum().backward()
         for name, w in single.items():
@@ -53,7 +55,7 @@ def test_a_stack_of_clients_equals_its_members(shape: ModelShape) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.cell}-{s.layers}-{s.groups}")
 def test_the_future_does_not_leak(shape: ModelShape) -> None:
     weights = initial_weights(shape, seed=2)
-    words = torch.arange(6).view(1, 6)
+    words = torch.arange(10, 16).view(1, 6)
     changed = words.clone()
     changed[0, 4:] = 40
     before, after = (logits(weights, hidden_outputs(shape, weights, w)) for w in (words, changed))
@@ -75,3 +77,12 @@ def test_impossible_shapes_are_refused() -> None:
         ModelShape(10, 4, 4, groups=3)
     with pytest.raises(FedgramError, match="one or two layers"):
         ModelShape(10, 4, 4, layers=3)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.cell}-{s.layers}-{s.groups}")
+def test_sentences_in_one_row_do_not_see_each_other(shape: ModelShape) -> None:
+    weights = initial_weights(shape, seed=3)
+    first, second = torch.tensor([BOS, 7, 9]), torch.tensor([BOS, 8, 9, 11])
+    together = hidden_outputs(shape, weights, torch.cat((first, second)).view(1, -1))[0]
+    for words, outputs in ((first, together[:3]), (second, together[3:])):
+        torch.testing.assert_close(hidden_outputs(shape, weights, words.view(1, -1))[0], outputs)

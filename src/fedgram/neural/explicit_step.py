@@ -1,0 +1,217 @@
+"""One step of gradient descent for a stack of CIFG models, written out by hand.
+
+Automatic differentiation keeps and adds up a gradient as large as the weights for every product; by hand each weight
+is read and written once a step. Two things make that possible. The gradient of a product over all positions is one
+product, and is subtracted from the weights as it is formed. And the softmax's gradient has low rank: with hidden outputs
+h, probabilities p and one-hot targets y it is (p − y)ᵀ·h, so it never has to be stored, and what flows back into the
+network, p·E − E[target], is attention over the vocabulary. The inner functions exist twice: here in plain torch,
+and as GPU kernels in `neural/gpu_kernels.py`, which compute the same. Paper: §7.1.
+
+Positions are laid out [clients, length, rows], so that the positions of one moment are a slice. Weights are changed in
+place. Symbols: x input, r output, c cell, h hidden, a = x·W, b = r·U; a leading d marks a gradient.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgram.neural.batching import NOTHING
+from fedgram.neural.cell import Weights
+from fedgram.neural.model import ModelShape, layer_weights
+from fedgram.text.vocabulary import BOS
+
+EPSILON = 1e-5  # of layer norms, as in torch
+
+
+def supports(shape: ModelShape) -> bool:
+    """Whether this file can train such a model."""
+    return shape.cell == "cifg" and shape.groups == 1
+
+
+def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: float, inner: Any) -> Tensor:
+    """Take one step for every client; returns each client's summed loss before it.
+
+    `words` and `targets` are [clients, length, rows]; the loss that is descended is the mean over a client's targets.
+    `inner` holds the inner functions: this module, or `gpu_kernels`.
+    """
+    clients, length, rows = words.shape
+    asked = targets != NOTHING
+    share = (asked / asked.sum(dim=(1, 2), keepdim=True).clamp(min=1)).to(weights["embedding"].dtype)
+    flat_words, flat_targets = words.flatten(1), targets.flatten(1)
+    keep = (words != BOS).to(weights["embedding"].dtype)
+    x = _rows_of(weights["embedding"], flat_words).view(clients, length, rows, -1)
+    passes = []
+    for k in range(shape.layers):
+        passes.append(_forward(layer_weights(weights, k), x, keep, inner))
+        x = x + passes[-1].r[:, 1:]
+    loss, dx = inner.softmax_step(
+        weights["embedding"], weights["output_bias"], x.flatten(1, 2), flat_targets, share.flatten(1), rate
+    )
+    dx = dx.view(x.shape)
+    for k in reversed(range(shape.layers)):
+        dx = _backward(layer_weights(weights, k), passes[k], keep, dx, rate, inner)
+    inner.subtract_rows(weights["embedding"], flat_words, dx.flatten(1, 2), rate)
+    summed: Tensor = (loss * asked.flatten(1)).sum(dim=1)
+    return summed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """What a layer's backward pass needs: input, products, h, and r and c before each moment and after the last."""
+
+    x: Tensor
+    a: Tensor
+    b: Tensor
+    h: Tensor
+    r: Tensor
+    c: Tensor
+    recurrent: Tensor
+    projection: Tensor
+
+
+def _forward(layer: Weights, x: Tensor, keep: Tensor, inner: Any) -> _Pass:
+    clients, length, rows, width = x.shape
+    hidden = layer["cell_bias"].shape[-1]
+    U, P = inner.prepare(layer["recurrent"].squeeze(1)), inner.prepare(layer["projection"])
+    a = torch.bmm(x.flatten(1, 2), layer["input"].squeeze(1)).view(clients, length, rows, -1)
+    b, h = torch.empty_like(a), x.new_empty(clients, length, rows, hidden)
+    r, c = x.new_zeros(clients, length + 1, rows, width), x.new_zeros(clients, length + 1, rows, hidden)
+    for t in range(length):
+        inner.multiply(r[:, t], U, keep[:, t], b[:, t])
+        inner.gates_forward(layer, a[:, t], b[:, t], keep[:, t], c[:, t], c[:, t + 1], h[:, t])
+        inner.multiply(h[:, t], P, None, r[:, t + 1])
+    return _Pass(x, a, b, h, r, c, U, P)
+
+
+def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, rate: float, inner: Any) -> Tensor:
+    """Change the layer's weights; returns the gradient of its input, given that of x + r."""
+    length, U, P = dout.shape[1], made.recurrent.mT, made.projection.mT
+    da, db, dz, dn = (torch.empty_like(like) for like in (made.a, made.b, made.a, made.h))
+    dr, dh, dc = dout.clone(), torch.empty_like(made.h[:, 0]), torch.zeros_like(made.h[:, 0])
+    for t in reversed(range(length)):
+        if t + 1 < length:
+            inner.multiply(db[:, t + 1], U, keep[:, t + 1], dr[:, t], add=True)
+        inner.multiply(dr[:, t], P, None, dh)
+        moment = made.a[:, t], made.b[:, t], keep[:, t], made.c[:, t], made.c[:, t + 1]
+        inner.gates_backward(layer, *moment, dh, dc, da[:, t], db[:, t], dz[:, t], dn[:, t])
+    a, b, da, db, dz, dn, dr = (y.flatten(1, 2) for y in (made.a, made.b, da, db, dz, dn, dr))
+    slopes = inner.vector_gradients(a, b, made.c[:, 1:].flatten(1, 2), dz, dn)
+    W, r_in = layer["input"].squeeze(1), made.r[:, :-1] * keep.unsqueeze(-1)
+    dx = torch.baddbmm(dout.flatten(1, 2), da, W.mT).view(dout.shape)
+    for weight, left, right in (
+        (W, made.x, da), (layer["recurrent"].squeeze(1), r_in, db), (layer["projection"], made.h, dr)
+    ):  # fmt: skip
+        weight.baddbmm_(left.flatten(1, 2).mT, right, alpha=-rate)
+    for name, slope in slopes.items():
+        layer[name].sub_(slope, alpha=rate)
+    return dx
+
+
+def _rows_of(embedding: Tensor, words: Tensor) -> Tensor:
+    clients = torch.arange(len(embedding), device=words.device).unsqueeze(1)
+    return embedding[clients, words]
+
+
+def prepare(weight: Tensor) -> Tensor:
+    """A weight as `multiply` likes it best."""
+    return weight
+
+
+def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
+    """Write, or add, x·W of one moment, each row times its scale."""
+    product = torch.bmm(x, weight)
+    if scale is not None:
+        product *= scale.unsqueeze(-1)
+    if add:
+        out += product
+    else:
+        out.copy_(product)
+
+
+def gates_forward(
+    layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, h: Tensor
+) -> None:
+    """Write c and h of one moment; where `keep` is 0, the cell before it is forgotten."""
+    f, o, g, *_ = _gates(layer, a, b)
+    torch.lerp(g, c_before * keep.unsqueeze(-1), f, out=c_after)  # f·c + (1 − f)·g
+    n = torch.nn.functional.layer_norm(c_after, c_after.shape[-1:]) * layer["cell_scale"].unsqueeze(1)
+    torch.mul(o, torch.tanh(n + layer["cell_bias"].unsqueeze(1)), out=h)
+
+
+def gates_backward(
+    layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, dh: Tensor, dc: Tensor,
+    da: Tensor, db: Tensor, dz: Tensor, dn: Tensor,
+) -> None:  # fmt: skip
+    """Write the gradients of one moment, and turn `dc` from that of the cell after it to that of the cell before.
+
+    dz is the gradient of the gates before their nonlinearity, dn that of the cell's scaled layer norm.
+    """
+    f, o, g, a_hat, a_rate, b_hat, b_rate = _gates(layer, a, b)
+    c_hat, c_rate = _normed(c_after)
+    th = torch.tanh(c_hat * layer["cell_scale"].unsqueeze(1) + layer["cell_bias"].unsqueeze(1))
+    torch.mul(dh * o, 1.0 - th * th, out=dn)
+    dc += _unnormed(dn * layer["cell_scale"].unsqueeze(1), c_hat, c_rate)
+    df, do = dc * (c_before * keep.unsqueeze(-1) - g) * f * (1.0 - f), dh * th * o * (1.0 - o)
+    torch.cat((df, do, dc * (1.0 - f) * (1.0 - g * g)), dim=-1, out=dz)
+    dc *= f * keep.unsqueeze(-1)
+    da.copy_(_unnormed((dz * layer["input_scale"].unsqueeze(1)).view(a_hat.shape), a_hat, a_rate).flatten(-2))
+    db.copy_(_unnormed((dz * layer["recurrent_scale"].unsqueeze(1)).view(b_hat.shape), b_hat, b_rate).flatten(-2))
+
+
+def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) -> Weights:
+    """The gradients of biases and scales, by their names, from those of all positions: all [clients, positions, …]."""
+    a_hat, b_hat = (_normed(y.unflatten(-1, (3, -1)))[0].flatten(-2) for y in (a, b))
+    return {
+        "bias": dz.sum(dim=1), "input_scale": (dz * a_hat).sum(dim=1), "recurrent_scale": (dz * b_hat).sum(dim=1),
+        "cell_scale": (dn * _normed(c)[0]).sum(dim=1), "cell_bias": dn.sum(dim=1),
+    }  # fmt: skip
+
+
+def softmax_step(
+    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: float
+) -> tuple[Tensor, Tensor]:
+    """By position −log p of the target and the gradient of h; takes the step of embedding and bias as an output layer.
+
+    h is [clients, positions, N_e]; `share` is each position's share of the loss, 0 where nothing is asked for.
+    """
+    p = torch.baddbmm(bias.unsqueeze(1), h, embedding.mT)
+    torch.softmax(p, dim=-1, out=p)
+    at = targets.clamp(min=0).unsqueeze(-1)
+    loss = -p.gather(-1, at).squeeze(-1).clamp(min=1e-38).log()
+    p *= share.unsqueeze(-1)
+    p.scatter_add_(-1, at, -share.unsqueeze(-1))
+    dh = torch.bmm(p, embedding)
+    embedding.baddbmm_(p.mT, h, alpha=-rate)
+    bias.sub_(p.sum(dim=1), alpha=rate)
+    return loss, dh
+
+
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: float) -> None:
+    """Take the step of the embedding as an input layer."""
+    clients, size, width = embedding.shape
+    rows = (words + size * torch.arange(clients, device=words.device).unsqueeze(1)).flatten()
+    embedding.view(-1, width).index_add_(0, rows, dx.reshape(-1, width), alpha=-rate)
+
+
+def _gates(layer: Weights, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """f, o and g, and the two layer norms that went into them."""
+    a_hat, a_rate = _normed(a.unflatten(-1, (3, -1)))
+    b_hat, b_rate = _normed(b.unflatten(-1, (3, -1)))
+    z = a_hat.flatten(-2) * layer["input_scale"].unsqueeze(1) + layer["bias"].unsqueeze(1)
+    z = torch.addcmul(z, b_hat.flatten(-2), layer["recurrent_scale"].unsqueeze(1))
+    f, o, g = z.chunk(3, dim=-1)
+    return torch.sigmoid(f), torch.sigmoid(o), torch.tanh(g), a_hat, a_rate, b_hat, b_rate
+
+
+def _normed(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Layer norm of the last dimension, and 1 / its standard deviation."""
+    out, _, rate = torch.native_layer_norm(x, x.shape[-1:], None, None, EPSILON)
+    return out, rate
+
+
+def _unnormed(dy: Tensor, normed: Tensor, rate: Tensor) -> Tensor:
+    """The gradient of a layer norm's input."""
+    along = (dy * normed).mean(dim=-1, keepdim=True)
+    return (dy - dy.mean(dim=-1, keepdim=True) - normed * along) * rate

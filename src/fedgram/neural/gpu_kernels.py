@@ -1,0 +1,134 @@
+"""The inner functions of `neural/explicit_step.py` as GPU kernels in Triton; see there for what they compute.
+
+Softmax: one kernel goes over the vocabulary with a running maximum, as attention does, and yields log Σ exp and p·E
+without storing p; a second goes over it again, rebuilds p − y tile by tile, and subtracts (p − y)ᵀ·h from the
+embedding where it lies. So a step reads the embedding twice and writes it once. Layer norms and gates: one program a
+row or a client, everything between two matrix products in registers. No atomics: the same input gives the same bits.
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from fedgram.neural.cell import Weights
+from fedgram.neural.gpu_cell import gates_backward_kernel, gates_forward_kernel, vector_gradients_kernel
+from fedgram.neural.gpu_softmax import attend_kernel, multiply_kernel, step_kernel, subtract_rows_kernel
+
+PRECISION = "bf16"  # of the softmax's products: bf16, tf32 or ieee; sums are always in single precision
+_TILE = 128 * 128  # positions × width of the embedding that the softmax keeps at hand
+_WORDS = 64
+_PROGRAMS = 1024  # enough to fill a GPU
+
+
+def softmax_step(
+    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: float
+) -> tuple[Tensor, Tensor]:
+    """As `explicit_step.softmax_step`."""
+    clients, size, width = embedding.shape
+    positions = h.shape[1]
+    block = max(16, triton.next_power_of_2(width))
+    tile = min(128, max(16, _TILE // block))
+    tiles, vocabulary_tiles = triton.cdiv(positions, tile), triton.cdiv(size, _WORDS)
+    splits = min(max(1, _PROGRAMS // (clients * tiles)), vocabulary_tiles)
+    span = triton.cdiv(vocabulary_tiles, splits) * _WORDS
+    operand = h.to(torch.bfloat16) if PRECISION == "bf16" else h
+    largest, total = h.new_empty(2, clients, splits, positions)
+    mean = h.new_empty(clients, splits, positions, width)
+    sizes = {"POSITIONS": tile, "WORDS": _WORDS, "WIDTH": block, "PRECISION": PRECISION}
+    attend_kernel[clients, tiles, splits](
+        operand, embedding, bias, largest, total, mean, positions, size, span, splits, width, **sizes, num_warps=4
+    )
+    peak = largest.amax(dim=1)
+    part = (largest - peak.unsqueeze(1)).exp()
+    normalizer = (part * total).sum(dim=1)
+    level = peak + normalizer.log()
+    at = targets.clamp(min=0)
+    rows = torch.arange(clients, device=h.device).unsqueeze(1)
+    wanted = embedding[rows, at]
+    loss = level - (h * wanted).sum(dim=-1) - bias[rows, at]
+    mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
+    dh = (mean - wanted) * share.unsqueeze(-1)
+    step_kernel[clients, vocabulary_tiles](
+        operand, embedding, bias, level, share, targets.int(), positions, size, rate, width,
+        POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4,
+    )  # fmt: skip
+    return loss, dh
+
+
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: float) -> None:
+    """As `explicit_step.subtract_rows`."""
+    clients, size, width = embedding.shape
+    subtract_rows_kernel[(clients,)](
+        embedding, words, dx.contiguous(), words.shape[1], size, width, rate, WIDTH=triton.next_power_of_2(width),
+        num_warps=1,
+    )  # fmt: skip
+
+
+def prepare(weight: Tensor) -> Tensor:
+    """As `explicit_step.prepare`: in half the bytes, rows beginning where wide loads may."""
+    if PRECISION != "bf16":
+        return weight
+    clients, inner, outer = weight.shape
+    padded = weight.new_empty(clients, inner, triton.cdiv(outer, 8) * 8, dtype=torch.bfloat16)[:, :, :outer]
+    return padded.copy_(weight)
+
+
+def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
+    """As `explicit_step.multiply`."""
+    clients, rows, inner = x.shape
+    outer = weight.shape[2]
+    width, column = (64, 128) if weight.stride(2) == 1 else (128, 32)
+    multiply_kernel[clients, triton.cdiv(outer, column)](
+        x, weight, x if scale is None else scale, out, rows, inner, outer,
+        x.stride(0), 0 if scale is None else scale.stride(0), out.stride(0), *weight.stride(),
+        SCALED=scale is not None, ADD=add, ROWS=max(16, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
+        PRECISION=PRECISION, num_warps=4,
+    )  # fmt: skip
+
+
+def gates_forward(
+    layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, h: Tensor
+) -> None:
+    """As `explicit_step.gates_forward`."""
+    clients, rows, hidden = h.shape
+    gates_forward_kernel[clients, rows](
+        a, b, keep, c_before, c_after, h, *_vectors(layer), a.stride(0), keep.stride(0), c_after.stride(0), h.stride(0),
+        hidden, **_block(hidden),
+    )  # fmt: skip
+
+
+def gates_backward(
+    layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, dh: Tensor, dc: Tensor,
+    da: Tensor, db: Tensor, dz: Tensor, dn: Tensor,
+) -> None:  # fmt: skip
+    """As `explicit_step.gates_backward`."""
+    clients, rows, hidden = dc.shape
+    gates_backward_kernel[clients, rows](
+        a, b, keep, c_before, c_after, dh, dc, da, db, dz, dn, *_vectors(layer),
+        a.stride(0), keep.stride(0), c_after.stride(0), dn.stride(0), rows, hidden, **_block(hidden),
+    )  # fmt: skip
+
+
+def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) -> Weights:
+    """As `explicit_step.vector_gradients`."""
+    clients, positions, hidden = dn.shape
+    gate, cell = (clients, 3 * hidden), (clients, hidden)
+    sums = dict(zip(_VECTORS, map(a.new_empty, (gate, gate, gate, cell, cell)), strict=True))
+    vector_gradients_kernel[clients, 4](
+        a, b, c, dz, dn, *_vectors(sums), c.stride(0), positions, hidden,
+        BLOCK=triton.next_power_of_2(hidden), num_warps=2,
+    )  # fmt: skip
+    return sums
+
+
+_VECTORS = ("bias", "input_scale", "recurrent_scale", "cell_scale", "cell_bias")
+
+
+def _vectors(layer: Weights) -> tuple[Tensor, ...]:
+    return tuple(layer[name] for name in _VECTORS)
+
+
+def _block(hidden: int) -> dict[str, int]:
+    """A row's tile: few warps, so that sums along it stay within one."""
+    block = triton.next_power_of_2(hidden)
+    return {"BLOCK": block, "num_warps": max(1, block // 512)}

@@ -1,0 +1,119 @@
+"""Triton kernels of the softmax, and products for stacks of models; `neural/gpu_kernels.py` says what they are for."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product_kernel(left, right, PRECISION: tl.constexpr):
+    if PRECISION == "bf16":
+        result = tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16))
+    else:
+        result = tl.dot(left, right, input_precision=PRECISION)
+    return result
+
+
+@triton.jit
+def attend_kernel(
+    h_at, embedding_at, bias_at, largest_at, total_at, mean_at, positions, size, span, splits,
+    width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """For a tile of positions and a span of words: max, Σ exp(logit − max), and Σ exp(logit − max)·E."""
+    client, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    embedding_at += client * size * width
+    bias_at += client * size
+    n = tl.program_id(1) * POSITIONS + tl.arange(0, POSITIONS)
+    d = tl.arange(0, WIDTH)
+    inside = (n[:, None] < positions) & (d[None, :] < width)
+    h = tl.load(h_at + client * positions * width + n[:, None] * width + d[None, :], inside, 0.0)
+    largest = tl.full((POSITIONS,), -1e30, tl.float32)
+    total = tl.zeros((POSITIONS,), tl.float32)
+    mean = tl.zeros((POSITIONS, WIDTH), tl.float32)
+    for first in range(split * span, tl.minimum((split + 1) * span, size), WORDS):
+        v = first + tl.arange(0, WORDS)
+        e = tl.load(embedding_at + v[:, None] * width + d[None, :], (v[:, None] < size) & (d[None, :] < width), 0.0)
+        bias = tl.load(bias_at + v, v < size, -1e30)
+        logit = product_kernel(h, tl.trans(e), PRECISION) + bias[None, :]
+        peak = tl.maximum(largest, tl.max(logit, 1))
+        shrink = tl.exp(largest - peak)
+        p = tl.exp(logit - peak[:, None])
+        total = total * shrink + tl.sum(p, 1)
+        mean = mean * shrink[:, None] + product_kernel(p, e, PRECISION)
+        largest = peak
+    row = (client * splits + split) * positions + n
+    tl.store(largest_at + row, largest, n < positions)
+    tl.store(total_at + row, total, n < positions)
+    tl.store(mean_at + (client * splits + split) * positions * width + n[:, None] * width + d[None, :], mean, inside)
+
+
+@triton.jit
+def step_kernel(
+    h_at, embedding_at, bias_at, level_at, share_at, target_at, positions, size, rate,
+    width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """For a tile of words: subtract rate·(p − y)ᵀ·h from the embedding, and its sum over positions from the bias."""
+    client = tl.program_id(0).to(tl.int64)
+    bias_at += client * size
+    h_at += client * positions * width
+    v, d = tl.program_id(1) * WORDS + tl.arange(0, WORDS), tl.arange(0, WIDTH)
+    at = embedding_at + client * size * width + v[:, None] * width + d[None, :]
+    inside = (v[:, None] < size) & (d[None, :] < width)
+    e = tl.load(at, inside, 0.0)
+    if PRECISION == "bf16":
+        e = e.to(tl.bfloat16)
+    bias = tl.load(bias_at + v, v < size, -1e30)
+    slope = tl.zeros((WORDS, WIDTH), tl.float32)
+    bias_slope = tl.zeros((WORDS,), tl.float32)
+    for first in range(0, positions, POSITIONS):
+        n = first + tl.arange(0, POSITIONS)
+        h = tl.load(h_at + n[:, None] * width + d[None, :], (n[:, None] < positions) & (d[None, :] < width), 0.0)
+        level = tl.load(level_at + client * positions + n, n < positions, 0.0)
+        share = tl.load(share_at + client * positions + n, n < positions, 0.0)
+        target = tl.load(target_at + client * positions + n, n < positions, -1)
+        logit = product_kernel(e, tl.trans(h), PRECISION) + bias[:, None]
+        q = (tl.exp(logit - level[None, :]) - (v[:, None] == target[None, :]).to(tl.float32)) * share[None, :]
+        slope += product_kernel(q, h, PRECISION)
+        bias_slope += tl.sum(q, 1)
+    old = tl.load(at, inside, 0.0, cache_modifier=".cg")  # again, from the cache, so as not to keep it in registers
+    tl.store(at, old - rate * slope, inside)
+    tl.store(bias_at + v, bias - rate * bias_slope, v < size)
+
+
+@triton.jit
+def subtract_rows_kernel(embedding_at, words_at, dx_at, positions, size, width, rate, WIDTH: tl.constexpr):
+    """A program a client, position after position: a word that occurs twice is changed twice, always in this order."""
+    client = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, WIDTH)
+    for n in range(positions):
+        word = tl.load(words_at + client * positions + n)
+        at = embedding_at + (client * size + word) * width + d
+        dx = tl.load(dx_at + (client * positions + n) * width + d, d < width, 0.0)
+        tl.store(at, tl.load(at, d < width, 0.0) - rate * dx, d < width)
+
+
+@triton.jit
+def multiply_kernel(
+    x_at, weight_at, scale_at, out_at, rows, inner, outer, x_stride, scale_stride, out_stride,
+    weight_stride, inner_stride, outer_stride,
+    SCALED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """For a client and a block of columns: out = x·W, where x has few rows, so that reading W is the work."""
+    client = tl.program_id(0).to(tl.int64)
+    row, column = tl.arange(0, ROWS), tl.program_id(1) * OUTER + tl.arange(0, OUTER)
+    x_at += client * x_stride
+    weight_at += client * weight_stride
+    total = tl.zeros((ROWS, OUTER), tl.float32)
+    for first in range(0, inner, INNER):
+        k = first + tl.arange(0, INNER)
+        x = tl.load(x_at + row[:, None] * inner + k[None, :], (row[:, None] < rows) & (k[None, :] < inner), 0.0)
+        at = weight_at + k[:, None] * inner_stride + column[None, :] * outer_stride
+        weight = tl.load(at, (k[:, None] < inner) & (column[None, :] < outer), 0.0)
+        total += product_kernel(x, weight, PRECISION)
+    if SCALED:
+        total *= tl.load(scale_at + client * scale_stride + row, row < rows, 0.0)[:, None]
+    at = out_at + client * out_stride + row[:, None] * outer + column[None, :]
+    inside = (row[:, None] < rows) & (column[None, :] < outer)
+    if ADD:
+        total += tl.load(at, inside, 0.0)
+    tl.store(at, total, inside)

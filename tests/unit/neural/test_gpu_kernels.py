@@ -1,0 +1,39 @@
+"""The GPU kernels compute what the plain functions do. They run here in Triton's interpreter, without a GPU."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMPARE = """
+import numpy as np, torch
+from fedgram.core.arrays import Ragged
+from fedgram.neural import explicit_step, gpu_kernels
+from fedgram.neural.batching import pack_clients
+from fedgram.neural.model import ModelShape, initial_weights
+
+gpu_kernels.PRECISION, gpu_kernels._PROGRAMS = "ieee", {programs}
+shape = ModelShape({words}, 12, 20, layers=2)
+rng = np.random.default_rng(0)
+sentences = [[rng.integers(3, {words}, rng.integers(1, 9)).tolist() for _ in range(12)] for _ in range(3)]
+packed = pack_clients([Ragged.from_rows(s) for s in sentences], rows={rows}, length=9)
+start = {{name: torch.stack([w, w * 1.1, w * 0.9]) for name, w in initial_weights(shape, seed=1).items()}}
+stacks = []
+for inner in (explicit_step, gpu_kernels):
+    stack = {{name: w.clone() for name, w in start.items()}}
+    for t in range(min(2, packed.words.shape[1])):
+        words, targets = (torch.from_numpy(a[:, t]).long().mT.contiguous() for a in (packed.words, packed.targets))
+        loss = explicit_step.descend(shape, stack, words, targets, 0.1, inner)
+    stacks.append({{**stack, "loss": loss}})
+for name in stacks[0]:
+    assert name == "loss" or not torch.equal(stacks[0][name], start[name]), name
+    torch.testing.assert_close(stacks[1][name], stacks[0][name], rtol=1e-4, atol=1e-5, msg=lambda m: name + m)
+"""
+
+
+@pytest.mark.parametrize(("words", "rows", "programs"), [(70, 2, 1), (200, 3, 9), (150, 16, 1024)])
+def test_the_kernels_compute_what_the_plain_functions_do(words: int, rows: int, programs: int) -> None:
+    script = COMPARE.format(words=words, rows=rows, programs=programs)
+    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
