@@ -2,10 +2,10 @@
 
 Automatic differentiation keeps and adds up a gradient as large as the weights for every product; by hand each weight
 is read and written once a step. Two things make that possible. The gradient of a product over all positions is one
-product, and is subtracted from the weights as it is formed. And the softmax's gradient has low rank: with hidden outputs
-h, probabilities p and one-hot targets y it is (p − y)ᵀ·h, so it never has to be stored, and what flows back into the
-network, p·E − E[target], is attention over the vocabulary. The inner functions exist twice: here in plain torch,
-and as GPU kernels in `neural/gpu_kernels.py`, which compute the same. Paper: §7.1.
+product, and is subtracted from the weights as it is formed. And the softmax's gradient has low rank: with hidden
+outputs h, probabilities p and one-hot targets y it is (p − y)ᵀ·h, so it never has to be stored, and what flows back
+into the network, p·E − E[target], is attention over the vocabulary. The inner functions exist twice: here in plain
+torch, and as GPU kernels in `neural/gpu_kernels.py`, which compute the same. Paper: §7.1.
 
 Positions are laid out [clients, length, rows], so that the positions of one moment are a slice. Weights are changed in
 place. Symbols: x input, r output, c cell, h hidden, a = x·W, b = r·U; a leading d marks a gradient.

@@ -45,6 +45,7 @@ def gates_forward_kernel(
     a_at, b_at, keep_at, c_before_at, c_after_at, h_at, bias_at, a_scale_at, b_scale_at, c_scale_at, c_bias_at,
     gates_stride, keep_stride, cell_stride, h_stride, hidden: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """A program a client and row."""
     client, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     u = tl.arange(0, BLOCK)
     inside = u < hidden
@@ -75,6 +76,7 @@ def gates_backward_kernel(
     bias_at, a_scale_at, b_scale_at, c_scale_at, c_bias_at,
     gates_stride, keep_stride, cell_stride, dn_stride, rows, hidden: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """A program a client and row."""
     client, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     u = tl.arange(0, BLOCK)
     inside = u < hidden

@@ -6,6 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def product_kernel(left, right, PRECISION: tl.constexpr):
+    """A product of tiles; sums are in single precision."""
     if PRECISION == "bf16":
         result = tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16))
     else:
