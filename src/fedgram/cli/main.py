@@ -15,6 +15,7 @@ from fedgram.core.errors import FedgramError
 _GROUPS = {
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
+    "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),

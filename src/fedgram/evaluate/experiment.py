@@ -1,9 +1,8 @@
-"""A simulated A/B experiment, as the paper ran on live traffic (§3.3, §7.3).
+"""Simulated A/B experiments, as the paper ran on live traffic (§3.3, §7.3).
 
-Users are dealt at random to as many arms as there are models; each arm types with its own model, and every model's
-arm is compared with the baseline's. The arms hold different people, so intervals are wider than those of the paired
-comparison that only a simulation can make (every user under every model): what an experiment of this size could have
-shown.
+For every model the users are dealt at random to two arms: one types with the baseline, the other with the model. The
+arms hold different people, so intervals are wider than those of the paired comparison that only a simulation can make
+(every user under both models): what an experiment of this size could have shown.
 
 An A/A experiment has the same model in both arms, so that every change is chance; a 95 % interval must cover zero in
 95 % of them. `aa_coverage` measures in how many it does.
@@ -21,35 +20,35 @@ from fedgram.evaluate.jackknife import BUCKETS, Estimate, relative_change
 from fedgram.evaluate.measure import Measure
 
 
-def deal_arms(users: int, arms: int, rng: np.random.Generator) -> list[IntArray]:
-    """Users at random in arms of equal size (up to one), each arm in random order."""
-    if not 2 <= 2 * arms <= users:
-        raise FedgramError(f"{users} users are too few for {arms} arms")
+def deal_arms(users: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Users at random in two arms of equal size (up to one), each in random order."""
+    if users < 4:
+        raise FedgramError(f"an experiment needs at least 2 users in each arm, and there are {users} users")
     order = rng.permutation(users).astype(np.int32)
-    return [order[arm::arms] for arm in range(arms)]
+    return order[::2], order[1::2]
 
 
 def ab_experiment(
     baseline: Evaluation, models: Mapping[str, Evaluation], *, seed: int, buckets: int = BUCKETS
 ) -> dict[str, dict[str, Estimate]]:
     """For every model and measure the relative change of the model's arm against the baseline's, in per cent."""
-    if any(model.client_ids != baseline.client_ids for model in models.values()):
-        raise FedgramError("the models were not evaluated on the same users")
-    control, *arms = deal_arms(len(baseline.client_ids), len(models) + 1, stream(seed, "arms"))
-    return {
-        name: {
-            measure: _compare(model.measures[measure].select(arm), old.select(control), buckets)
+    result = {}
+    for number, (name, model) in enumerate(models.items()):
+        if model.client_ids != baseline.client_ids:
+            raise FedgramError("the models were not evaluated on the same users")
+        control, treated = deal_arms(len(baseline.client_ids), stream(seed, "arms", number))
+        result[name] = {
+            measure: _compare(model.measures[measure].select(treated), old.select(control), buckets)
             for measure, old in baseline.measures.items()
         }
-        for (name, model), arm in zip(models.items(), arms, strict=True)
-    }
+    return result
 
 
 def aa_coverage(measure: Measure, *, experiments: int, seed: int, buckets: int = BUCKETS) -> float:
     """In what share of simulated A/A experiments the 95 % interval of the change covers zero."""
     rng, covered = stream(seed, "a/a"), 0
     for _ in range(experiments):
-        new, old = (measure.select(arm) for arm in deal_arms(measure.users, 2, rng))
+        new, old = (measure.select(arm) for arm in deal_arms(measure.users, rng))
         covered += _compare(new, old, buckets).covers(0.0)
     return covered / experiments
 
