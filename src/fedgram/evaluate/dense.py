@@ -71,8 +71,7 @@ def _judge(
     rows: Rows, prefixes: Prefixes, form: IntArray, variants: IntArray, first_variant: LongArray, target: IntArray,
     log_prob: FloatArray, rank: IntArray, letters: IntArray, k: int,
 ) -> None:  # fmt: skip
-    forms = len(first_variant) - 1
-    lead, lead_word = np.empty(forms, rows.dtype), np.empty(forms, np.int32)  # every form's best variant
+    longest = np.empty(k, np.int64)  # the longest common prefixes of better forms with the target, falling
     for i in range(len(rows)):
         row, f = rows[i], target[i]
         rank[i] = k
@@ -85,14 +84,14 @@ def _judge(
         log_prob[i] = np.log(p) if p > 0.0 else -np.inf
         if prefixes.rank[f] < 0 or p == 0.0:
             continue
-        lead[:] = -np.inf
+        best = _best_variant(row, variants, first_variant, f)
+        score, count = row[best], 0
+        longest[:] = -1
         for x in range(len(row)):
-            if row[x] > lead[form[x]]:
-                lead[form[x]], lead_word[form[x]] = row[x], x
-        count = 0
-        longest = np.full(k, -1, np.int64)  # the longest common prefixes of better forms with the target, falling
-        for g in range(forms):
-            if prefixes.rank[g] < 0 or lead[g] < lead[f] or (lead[g] == lead[f] and lead_word[g] >= lead_word[f]):
+            if row[x] < score or (row[x] == score and x >= best):
+                continue
+            g = form[x]
+            if prefixes.rank[g] < 0 or x != _best_variant(row, variants, first_variant, g):
                 continue
             count += 1
             common, at = _common_letters(prefixes, f, g), k
@@ -104,6 +103,15 @@ def _judge(
                 longest[at] = common
         rank[i] = min(count, k)
         letters[i] = min(longest[k - 1] + 1, letters[i])
+
+
+@kernel
+def _best_variant(row: Rows, variants: IntArray, first_variant: LongArray, f: int) -> int:
+    best = variants[first_variant[f]]
+    for j in range(first_variant[f] + 1, first_variant[f + 1]):
+        if row[variants[j]] > row[best]:
+            best = variants[j]
+    return int(best)
 
 
 @kernel
