@@ -18,6 +18,7 @@ _GROUPS = {
     "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
+    "report": ("fedgram.cli.report", "Write a run's results as a page."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
 }
 
