@@ -68,6 +68,17 @@ def test_a_table_for_people(folder: Path, fedgram: Command) -> None:
     assert "A/A intervals cover zero in 9" in " ".join(out.split())
 
 
+def test_a_narrow_terminal_shows_every_figure(folder: Path, fedgram: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    same_name = folder / "other" / "pooled.ngram"
+    same_name.parent.mkdir()
+    same_name.write_bytes((folder / "pooled.ngram").read_bytes())
+    out = fedgram("evaluate", folder / "pooled.ngram", same_name, "--users", folder / "users.parquet")
+    assert "…" not in out
+    assert out.count("± ") == 13  # six measures of two models, and the caption
+
+
 def test_an_experiment_has_arms_and_an_aa_check(folder: Path, fedgram: Command) -> None:
     result = fedgram(
         "evaluate", folder / "pooled.ngram", "--users", folder / "users.parquet", "--split", "train",

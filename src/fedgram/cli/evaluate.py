@@ -16,6 +16,7 @@ _COLUMNS = {
     "top1": "top-1 %", "top3": "top-3 %", "oov_rate": "OOV %", "perplexity": "perplexity", "sll_e": "SLLᵉ",
     "keystroke_savings": "taps saved %",
 }  # fmt: skip
+_WIDE = 130  # columns of a terminal that hold every figure on one line
 
 
 def _models(_: click.Context, __: click.Parameter, value: Any) -> Any:
@@ -79,16 +80,19 @@ def _print(result: dict[str, Any]) -> None:
     from rich.console import Console
 
     case = "cased" if result["cased"] else "uncased"
-    terminal = Console()
-    console = Console(width=max(terminal.width, 60 + 16 * len(_COLUMNS)) if not terminal.is_terminal else None)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    gap = " ± " if console.width >= _WIDE else "\n± "
     console.print(
         f"{result['users']:,} {result['split']} users, {result['words']:,} typed words, {case}", highlight=False
     )
+    names = _short_names([model["model"] for model in result["models"]])
     table = _table("± is half of a 95 % interval; changes are relative, in per cent, over the same users")
     for model in result["models"]:
-        _add(table, Path(model["model"]).name, model, "")
+        _add(table, names[model["model"]], model, "", gap)
         if "change" in model:
-            _add(table, "  change", model["change"], "+")
+            _add(table, "  change", model["change"], "+", gap)
     console.print(table)
     if "experiment" in result:
         e = result["experiment"]
@@ -96,9 +100,15 @@ def _print(result: dict[str, Any]) -> None:
             f"A/B experiments, {e['users_per_arm']:,} users an arm: change against the baseline's arm, in per cent; "
             f"A/A intervals cover zero in {e['aa_coverage']:.1%}"
         )
-        for model, change in e["change"].items():
-            _add(table, Path(model).name, change, "+")
+        for path, change in e["change"].items():
+            _add(table, names[path], change, "+", gap)
         console.print(table)
+
+
+def _short_names(paths: list[str]) -> dict[str, str]:
+    """The names of the files, or their whole paths where two have the same name."""
+    names = [Path(path).name for path in paths]
+    return {path: name if names.count(name) == 1 else path for path, name in zip(paths, names, strict=True)}
 
 
 def _table(caption: str) -> Any:
@@ -108,19 +118,19 @@ def _table(caption: str) -> Any:
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("model", overflow="fold")
     for title in _COLUMNS.values():
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right")
     return table
 
 
-def _add(table: Any, name: str, figures: dict[str, Any], sign: str) -> None:
-    table.add_row(name, *(_cell(figures[key], sign) for key in _COLUMNS))
+def _add(table: Any, name: str, figures: dict[str, Any], sign: str, gap: str) -> None:
+    table.add_row(name, *(_cell(figures[key], sign, gap) for key in _COLUMNS))
 
 
-def _cell(figure: dict[str, Any], sign: str) -> str:
+def _cell(figure: dict[str, Any], sign: str, gap: str) -> str:
     if figure["value"] is None:
         return "–"
     value = f"{figure['value']:{sign}.2f}"
     if figure["ci95"] is None:
         return value
     low, high = figure["ci95"]
-    return f"{value} ± {(high - low) / 2:.2f}"
+    return f"{value}{gap}{(high - low) / 2:.2f}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.reference.keyboard import Keyboard, ngram_log_probability
-from tests.reference.random_models import random_model
+from tests.reference.random_models import random_model, random_topology, random_weights
 
 from fedgram.automata.model import NGramModel
 from fedgram.core.arrays import FloatArray, Ragged
@@ -24,7 +24,12 @@ TYPED = [*WORDS, "ANT", "bob", "3", "Bo", "z"]
 
 
 def cased_model(seed: int, order: int) -> NGramModel:
-    model = random_model(np.random.default_rng(seed), order=order, words=len(WORDS))
+    """Sparse for even seeds; for odd ones dense, so that states have several words with a prefix."""
+    rng = np.random.default_rng(seed)
+    if seed % 2:
+        model = random_weights(rng, random_topology(rng, words=len(WORDS), order=order, ngrams=150), len(WORDS))
+    else:
+        model = random_model(rng, order=order, words=len(WORDS))
     return replace(model, vocabulary=Vocabulary.of(WORDS))
 
 
@@ -85,13 +90,17 @@ def test_dense_rows_rank_as_the_keyboard(seed: int, cased: bool) -> None:
     agrees(predictor, keyboard, typists(seed))
 
 
-def test_the_keyboard_catches_a_wrong_bound() -> None:
-    """A predictor that forgets the backoff weights orders words otherwise; the comparison must see it."""
+@pytest.mark.parametrize("faulty", ["weight", "rank_weight", "unigram"])
+def test_the_keyboard_catches_a_wrong_bound(faulty: str) -> None:
+    """Candidates that seem a little less likely than they are, in the lists for ranks or in those for letters."""
     model = cased_model(3, order=3)
     keyboard = Keyboard(model.vocabulary, ngram_log_probability(model), cased=True)
-    wrong = replace(model, log_backoff=model.log_backoff - 2.0)
+    predictor = NGramPredictor(model, cased=True)
+    agrees(predictor, keyboard, typists(3, users=30))
+    lists = predictor._candidates
+    predictor._candidates = lists._replace(**{faulty: getattr(lists, faulty) - 0.5})
     with pytest.raises(AssertionError):
-        agrees(NGramPredictor(wrong, cased=True), keyboard, typists(3))
+        agrees(predictor, keyboard, typists(3, users=30))
 
 
 @pytest.mark.parametrize("cased", [True, False])
