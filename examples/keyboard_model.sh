@@ -23,12 +23,8 @@ say "4. The unigrams come from the devices, with capitals put right; new words c
 fedgram unigrams capitalize U.unigrams A_W.arpa -o cased-unigrams.tsv
 fedgram ngram replace-unigrams fitted.arpa cased-unigrams.tsv -o final.arpa
 
-say "5. Perplexity on the text of users who took no part (words out of vocabulary are left out)"
-fedgram data text users.parquet --split test -o test.txt
-for model in pruned fitted final; do
-  fedgram ngram perplexity $model.arpa test.txt --json | python -c "import json, sys; r = json.load(sys.stdin); \
-    print(f'  {\"$model\":8} perplexity {r[\"perplexity\"]:8.1f}   out of vocabulary {r[\"oov\"] / r[\"words\"]:.1%}')"
-done
+say "5. How well the models predict what users type who took no part, whatever their capitals"
+fedgram evaluate fitted.arpa final.arpa --baseline pruned.arpa --users users.parquet --split test --experiment
 
 say "6. What the final model writes, and how it mends capitals"
 fedgram ngram sample final.arpa -n 5 --seed 3

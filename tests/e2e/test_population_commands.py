@@ -50,6 +50,16 @@ def test_imports_say_what_they_left_out(tmp_path: Path, fedgram: Command, refuse
     assert not (tmp_path / "x.parquet").exists()
 
 
+def test_running_text_takes_the_form_of_users_text(tmp_path: Path, fedgram: Command) -> None:
+    raw, out = tmp_path / "raw.txt", tmp_path / "text.txt"
+    raw.write_text("Dr. Lee isn’t in. Call at 5pm!\n\n—\nBye")
+    result = fedgram("data", "normalize", raw, "-o", out, "--json")
+    assert result == {"text": str(out), "sentences": 3}
+    assert out.read_text() == "Dr Lee isn't in\nCall at <number>\nBye\n"
+    fedgram("data", "normalize", raw, "-o", out, "--uncased")
+    assert out.read_text().startswith("dr lee isn't in\n")
+
+
 def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..., str]) -> None:
     folder = users.parent
     collect = ("unigrams", "collect", "--users", users, "--whitelist", folder / "words.txt", "--devices-per-round", 20)

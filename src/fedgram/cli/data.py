@@ -1,19 +1,20 @@
 """`fedgram data`: populations of users and their text, imported, generated and described."""
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.cli.console import bytes_of, json_option, output_path, show, steps
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
+from fedgram.text.corpus import open_text, whole_lines
 from fedgram.text.grammar import LANGUAGES
 from fedgram.text.importers import FORMATS, read_messages
-from fedgram.text.normalize import uncase
+from fedgram.text.normalize import normalize, uncase
 from fedgram.text.population import (
     SPLITS,
     Population,
@@ -162,6 +163,30 @@ def text_command(population: str, split: str, output: Path, uncased: bool, as_js
         )
         count = _write_lines(output, lines)
     show({"text": str(output), "users": len(people.clients(split)), "sentences": count}, as_json)
+
+
+@group.command("normalize")
+@click.argument("text")
+@click.option("-o", "--output", required=True, callback=output_path, help="Text to write, one sentence a line.")
+@click.option("--uncased", is_flag=True, help="In lower case.")
+@json_option
+def normalize_command(text: str, output: Path, uncased: bool, as_json: bool) -> None:
+    """Bring running text into the form of users' text.
+
+    TEXT is UTF-8 with punctuation; .gz is unpacked and - is standard input. The result is what `fedgram ngram train`
+    reads: sentences of words, one a line, split and cleaned as messages are.
+    """
+    with steps() as step, open_text(text) as file:
+        advance = step.begin(f"Normalising {text}", bytes_of((text,)))
+
+        def lines() -> Iterator[str]:
+            for chunk in whole_lines(file, text):
+                for sentence in normalize(chunk.tobytes().decode()):
+                    yield " ".join(map(uncase, sentence) if uncased else sentence)
+                advance(len(chunk))
+
+        count = _write_lines(output, lines())
+    show({"text": str(output), "sentences": count}, as_json)
 
 
 @group.command("info")

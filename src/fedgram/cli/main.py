@@ -15,8 +15,10 @@ from fedgram.core.errors import FedgramError
 _GROUPS = {
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
+    "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
+    "report": ("fedgram.cli.report", "Write a run's results as a page."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
 }
 

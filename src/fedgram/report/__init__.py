@@ -1,1 +1,1 @@
-"""What people look at: figures."""
+"""What people look at: figures and the report of a run."""

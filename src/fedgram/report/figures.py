@@ -1,13 +1,17 @@
 """Figures as PNG files, with matplotlib. Colours are the colour-blind safe ones of Okabe and Ito."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import MissingDependencyError
 from fedgram.core.storage import atomic_write
+from fedgram.evaluate.jackknife import Estimate
 from fedgram.federated.convergence import Convergence
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
+_COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("--", "-.", ":")
 
 
 def _new_figure() -> tuple[Any, Any]:
@@ -68,4 +72,42 @@ def draw_tail_words(convergence: Convergence, path: Path, *, capacity: int, whit
     band = axes.patches[0]
     axes.legend(handles=[seen, new, band], frameon=False, loc="center right")
     axes.set_title("Learning the tail of the vocabulary")
+    return _save(figure, path)
+
+
+def draw_likelihood(
+    curves: Mapping[str, Sequence[tuple[int, float]]], path: Path, *, chosen: Sequence[str] = ()
+) -> Path:
+    """Figure 4: SLL^e a sentence against rounds of training; the chosen models' lines are thick and solid."""
+    figure, axes = _new_figure()
+    for i, (name, points) in enumerate(curves.items()):
+        axes.plot(
+            [round_ for round_, _ in points], [value for _, value in points], label=name,
+            color=_COLOURS[i % len(_COLOURS)], linewidth=2.4 if name in chosen else 1.3,
+            linestyle="-" if name in chosen or not chosen else _DASHES[i % len(_DASHES)],
+            marker="o" if len(points) == 1 else None,
+        )  # fmt: skip
+    axes.set_xlabel("round")
+    axes.set_ylabel("SLL$^e$ a sentence [nats]")
+    axes.set_title("Federated training of the networks (SLL$^e$)")
+    axes.legend(frameon=False, loc="lower right")
+    return _save(figure, path)
+
+
+def draw_accuracies(levels: Mapping[str, Estimate], path: Path, *, baseline: str | None = None) -> Path:
+    """Top-1 accuracy of all models with their 95 % intervals, in per cent; a line marks the baseline."""
+    figure, axes = _new_figure()
+    figure.set_figheight(1.4 + 0.34 * len(levels))
+    for row, (name, estimate) in enumerate(levels.items()):
+        low, high = estimate.interval or (estimate.value, estimate.value)
+        colour = GREY if name == baseline else BLUE
+        axes.plot([low, high], [row, row], color=colour, linewidth=2.2, solid_capstyle="butt")
+        axes.plot([estimate.value], [row], "o", color=colour, markersize=6)
+    if baseline is not None and baseline in levels:
+        axes.axvline(levels[baseline].value, color=GREY, linewidth=1.0, linestyle="--")
+    axes.set_yticks(range(len(levels)), list(levels))
+    axes.margins(y=0.15)
+    axes.invert_yaxis()
+    axes.set_xlabel("top-1 accuracy [%], with 95 % interval")
+    axes.set_title("Next-word prediction on held-out users")
     return _save(figure, path)

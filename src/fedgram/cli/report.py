@@ -1,0 +1,30 @@
+"""`fedgram report`: a run's results as one HTML page and its Markdown twin."""
+
+from pathlib import Path
+
+import click
+
+from fedgram.cli.console import json_option, show
+from fedgram.core.errors import InputError
+from fedgram.report.page import write_report
+from fedgram.report.results import read_results
+
+
+@click.command("report")
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder for the two pages."
+)
+@json_option
+def command(results: Path, folder: Path, as_json: bool) -> None:
+    """Write a run's results as a page.
+
+    RESULTS is a JSON file; docs/formats.md says what it may hold. The folder gets report.html, which needs nothing else
+    and no network, and report.md, which links to the figures.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(folder, "is not a folder")
+    content = read_results(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    page, twin = write_report(content, folder)
+    show({"page": str(page), "markdown": str(twin), "bytes": page.stat().st_size}, as_json)

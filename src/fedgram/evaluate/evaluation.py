@@ -1,0 +1,64 @@
+"""All measures of a model over the users of a split."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.core.arrays import LongArray
+from fedgram.core.errors import FedgramError
+from fedgram.evaluate.accuracy import accuracy
+from fedgram.evaluate.keystrokes import keystroke_savings
+from fedgram.evaluate.likelihood import perplexity, sentence_log_likelihood
+from fedgram.evaluate.measure import Measure
+from fedgram.evaluate.oov import oov_rate
+from fedgram.evaluate.predictor import Judgement, Predictor
+from fedgram.evaluate.typed_text import TypedText, TypedTextReader
+from fedgram.text.population import Population
+
+MEASURES: Mapping[str, Callable[[TypedText, Judgement], Measure]] = {
+    "top1": lambda text, judgement: accuracy(text, judgement, k=1),
+    "top3": lambda text, judgement: accuracy(text, judgement, k=3),
+    "oov_rate": lambda text, _: oov_rate(text),
+    "perplexity": perplexity,
+    "sll": lambda text, judgement: sentence_log_likelihood(text, judgement, with_oov=True),
+    "sll_e": lambda text, judgement: sentence_log_likelihood(text, judgement, with_oov=False),
+    "keystroke_savings": keystroke_savings,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """The measures of one model by name, over the same users in the same order."""
+
+    client_ids: tuple[str, ...]
+    measures: Mapping[str, Measure]
+
+    @property
+    def words(self) -> int:
+        """Typed words, placeholders not counted."""
+        return int(self.measures["top1"].count.sum())
+
+    def __repr__(self) -> str:
+        return f"Evaluation({len(self.client_ids)} users, {self.words} words)"
+
+
+def evaluate(
+    predictor: Predictor,
+    population: Population,
+    clients: LongArray,
+    *,
+    on_users: Callable[[int], object] = lambda _: None,
+) -> Evaluation:
+    """Evaluate a model on these users; `on_users` is told of progress."""
+    reader = TypedTextReader(population, predictor.forms)
+    parts: dict[str, list[Measure]] = {name: [] for name in MEASURES}
+    for text in reader.chunks(clients):
+        judgement = predictor.judge(text)
+        for name, measure in MEASURES.items():
+            parts[name].append(measure(text, judgement))
+        on_users(text.users)
+    if not any(np.any(part.count) for part in parts["top1"]):
+        raise FedgramError("these users typed no words; choose another split or population")
+    ids = tuple(population.client_ids[c] for c in clients.tolist())
+    return Evaluation(ids, {name: Measure.join(of_chunks) for name, of_chunks in parts.items()})

@@ -1,0 +1,123 @@
+"""What counts as the same word, and what a keyboard can suggest.
+
+A *form* is a word as it is compared with what was typed: the word itself in cased evaluation, u(y) in uncased. All
+words of the vocabulary with the same form are its variants. Candidates are forms that a person types letter by
+letter: not `<unk>`, `<s>`, `</s>`, nor placeholders such as `<number>`.
+
+Prefixes are matched without regard to case, as keyboards do, so the letters of a form are those of u(y) either way.
+Candidates are ranked by their letters, so that the words with a prefix are a range of ranks, and every prefix of a
+candidate is a node of a tree: node n holds the ranks `node_first[n]:node_end[n]`, and the prefix of i + 1 letters of
+form f is the node `nodes[first_letter[f] + i]`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray, Ragged, frozen
+from fedgram.core.jit import kernel
+from fedgram.text.normalize import PLACEHOLDERS, uncase
+from fedgram.text.vocabulary import SPECIAL, Vocabulary
+
+
+class Prefixes(NamedTuple):
+    """The prefixes of all candidates; see the module. `rank` is −1 for forms that are not candidates."""
+
+    rank: IntArray
+    first_letter: LongArray
+    nodes: IntArray
+    node_first: IntArray
+    node_end: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordForms:
+    """The forms of a vocabulary; form ids follow the first variant's id, so 0, 1, 2 are the special words' own.
+
+    `index` finds a form's id; `likeliest` finds for a spelling in lower case the word that most often has it.
+    """
+
+    vocabulary: Vocabulary
+    cased: bool
+    index: dict[str, int]
+    likeliest: dict[str, int]
+    form: IntArray
+    variants: Ragged
+    candidate: BoolArray
+    prefixes: Prefixes
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, *, cased: bool, weight: FloatArray | None = None) -> "WordForms":
+        """The forms of these words; `weight` says how likely each word is, if that does not follow from their order.
+
+        >>> forms = WordForms.of(Vocabulary.of(["new", "New", "york"]), cased=False)
+        >>> forms.form.tolist(), [row.tolist() for row in forms.variants]
+        ([0, 1, 2, 3, 3, 4], [[0], [1], [2], [3, 4], [5]])
+        """
+        index: dict[str, int] = {}
+        form = np.array([index.setdefault(form_of(w, cased=cased), len(index)) for w in vocabulary.words], np.int32)
+        order = np.argsort(form, kind="stable").astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(form, minlength=len(index)))]).astype(np.int64)
+        candidate = np.array([is_candidate(w) for w in index], bool)
+        for array in (form, order, offsets, candidate):
+            frozen(array)
+        likeliest: dict[str, int] = {}
+        for i in np.argsort(-weight, kind="stable").tolist() if weight is not None else range(len(vocabulary)):
+            if is_candidate(vocabulary.words[i]):
+                likeliest.setdefault(uncase(vocabulary.words[i]), i)
+        prefixes = _prefixes(list(index), candidate)
+        return cls(vocabulary, cased, index, likeliest, form, Ragged(order, offsets), candidate, prefixes)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        return f"WordForms({len(self)} {'cased' if self.cased else 'uncased'} forms of {self.vocabulary})"
+
+
+def form_of(word: str, *, cased: bool) -> str:
+    """The word as it is compared."""
+    return word if cased else uncase(word)
+
+
+def is_candidate(word: str) -> bool:
+    """Whether a keyboard can suggest it."""
+    return word not in SPECIAL and word not in PLACEHOLDERS
+
+
+def _prefixes(forms: list[str], candidate: BoolArray) -> Prefixes:
+    letters = [uncase(word) if candidate[i] else "" for i, word in enumerate(forms)]
+    ranked = sorted(np.flatnonzero(candidate).tolist(), key=lambda i: letters[i])
+    rank = np.full(len(forms), -1, np.int32)
+    rank[ranked] = np.arange(len(ranked), dtype=np.int32)
+    first_letter = np.concatenate([[0], np.cumsum([len(word) for word in letters])]).astype(np.int64)
+    text = np.frombuffer("".join(letters).encode("utf-32-le"), np.uint32)
+    nodes, node_first, node_end = _tree(np.array(ranked, np.int32), first_letter, text)
+    for array in (rank, first_letter, nodes, node_first, node_end):
+        frozen(array)
+    return Prefixes(rank, first_letter, nodes, node_first, node_end)
+
+
+@kernel
+def _tree(ranked: IntArray, first_letter: LongArray, text: NDArray[np.uint32]) -> tuple[IntArray, IntArray, IntArray]:
+    """A word shares with its predecessor in the order the nodes of their common prefix; its other nodes are new."""
+    nodes = np.zeros(len(text), np.int32)
+    node_first, node_end = np.zeros(len(text), np.int32), np.zeros(len(text), np.int32)
+    count = 0
+    for r in range(len(ranked)):
+        begin, end = first_letter[ranked[r]], first_letter[ranked[r] + 1]
+        other = first_letter[ranked[r - 1]] if r else np.int64(0)
+        shared = r > 0
+        limit = first_letter[ranked[r - 1] + 1] if r else np.int64(0)
+        for i in range(end - begin):
+            shared = bool(shared and other + i < limit and text[begin + i] == text[other + i])
+            if shared:
+                nodes[begin + i] = nodes[other + i]
+            else:
+                nodes[begin + i] = count
+                node_first[count] = r
+                count += 1
+            node_end[nodes[begin + i]] = r + 1
+    return nodes, node_first[:count].copy(), node_end[:count].copy()

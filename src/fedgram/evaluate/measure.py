@@ -1,0 +1,60 @@
+"""The unit of every result: a ratio by user.
+
+A measure holds, for every user, a sum and what it is counted over, such as words predicted and words typed. Its level
+is the ratio of the totals, so that every word counts the same; levels, changes, intervals and experiments are all
+computed from these two arrays. Perplexity is the exponential of such a ratio.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgram.core.arrays import FloatArray, IntArray, frozen
+from fedgram.core.errors import InvariantError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measure:
+    """`amount[u]` over `count[u]` for every user u."""
+
+    amount: FloatArray
+    count: FloatArray
+    exponential: bool = False
+
+    def __post_init__(self) -> None:
+        if self.amount.shape != self.count.shape or self.amount.ndim != 1:
+            raise InvariantError("Measure: amounts and counts must be arrays of one length")
+        if bool((self.count < 0).any()) or not (np.isfinite(self.amount).all() and np.isfinite(self.count).all()):
+            raise InvariantError("Measure: a count is negative, or a number is not finite")
+        frozen(self.amount)
+        frozen(self.count)
+
+    @property
+    def users(self) -> int:
+        """How many users there are."""
+        return len(self.count)
+
+    def of_totals(self, amount: FloatArray, count: FloatArray) -> FloatArray:
+        """The level where these are the totals; NaN where nothing was counted."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(count > 0, amount / count, np.nan)
+        return np.exp(ratio) if self.exponential else ratio
+
+    @property
+    def level(self) -> float:
+        """The level over all users."""
+        return float(self.of_totals(self.amount.sum(), self.count.sum()))
+
+    def select(self, users: IntArray) -> "Measure":
+        """The measure of these users."""
+        return replace(self, amount=self.amount[users], count=self.count[users])
+
+    @classmethod
+    def join(cls, parts: Sequence["Measure"]) -> "Measure":
+        """The users of all parts, in order."""
+        return cls(
+            np.concatenate([part.amount for part in parts]),
+            np.concatenate([part.count for part in parts]),
+            parts[0].exponential,
+        )

@@ -1,0 +1,86 @@
+"""What held-out users typed, in the ids of a model.
+
+Every token is read by the model and most are targets to predict. A typed word that the model does not have as it was
+typed is *read* as its most likely variant in another case, since a keyboard sees "york" after "new" all the same;
+failing that, as `<unk>`. As a *target* it is known only if its form is one of the model's. Placeholders such as
+`<number>` are read and scored like words, but they are not typed words: they are no targets of accuracy, and not out
+of vocabulary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
+from fedgram.evaluate.forms import WordForms, form_of, is_candidate
+from fedgram.text.normalize import uncase
+from fedgram.text.population import Population
+from fedgram.text.vocabulary import SPECIAL, UNK
+
+UNKNOWN = -1  # the target of a word whose form the model does not have
+_CHUNK_WORDS = 200_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypedText:
+    """The sentences of some users: a row a sentence, a value a token. Users are numbered within the text from 0."""
+
+    users: int
+    read: Ragged
+    target: IntArray
+    is_word: BoolArray
+    letters: IntArray
+    sentence_user: IntArray
+
+    def __post_init__(self) -> None:
+        assert len(self.target) == len(self.is_word) == len(self.letters) == len(self.read.values)
+
+    @property
+    def user(self) -> IntArray:
+        """The user of every token."""
+        return np.repeat(self.sentence_user, np.diff(self.read.offsets))
+
+    def __repr__(self) -> str:
+        return f"TypedText({self.users} users, {len(self.read)} sentences, {len(self.target)} tokens)"
+
+
+class TypedTextReader:
+    """Reads users of a population in the ids of one model's forms."""
+
+    def __init__(self, population: Population, forms: WordForms) -> None:
+        words = population.words
+        self._population = population
+        self._read = np.array([read_as(word, forms) for word in words], np.int32)
+        self._target = np.array([_target(word, forms) for word in words], np.int32)
+        self._is_word = np.array([is_candidate(word) for word in words], bool)
+        self._letters = np.array([len(uncase(word)) for word in words], np.int32)
+
+    def text(self, clients: LongArray) -> TypedText:
+        """What these users typed."""
+        parts = [self._population.sentences(c) for c in clients.tolist()]
+        rows = Ragged.concatenate(parts)
+        owners = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+        return TypedText(
+            len(parts), Ragged(self._read[rows.values], rows.offsets), self._target[rows.values],
+            self._is_word[rows.values], self._letters[rows.values], owners,
+        )  # fmt: skip
+
+    def chunks(self, clients: LongArray) -> Iterator[TypedText]:
+        """The same in parts of whole users, so that many users fit."""
+        p = self._population
+        tokens = p.first_token[p.first_sentence[clients + 1]] - p.first_token[p.first_sentence[clients]]
+        part = np.cumsum(tokens) // _CHUNK_WORDS
+        for number in np.unique(part):
+            yield self.text(clients[part == number])
+
+
+def read_as(word: str, forms: WordForms) -> int:
+    """The id by which a model reads a typed word."""
+    if word in SPECIAL:
+        return UNK
+    return forms.vocabulary.index.get(word, forms.likeliest.get(uncase(word), UNK))
+
+
+def _target(word: str, forms: WordForms) -> int:
+    return UNKNOWN if word in SPECIAL else forms.index.get(form_of(word, cased=forms.cased), UNKNOWN)

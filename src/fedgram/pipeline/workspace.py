@@ -1,0 +1,265 @@
+"""The folder of a run: artefacts on disk, and a manifest that says where each came from.
+
+A stage is a name, the files it reads, the files it writes, its part of the configuration, and a function. Its *key*
+is a digest of all that its result depends on: the stage, its configuration, the content of what it reads, and this
+program's version. A stage whose key stands in the manifest, with files that still have the digests noted there, is
+not run again; as keys hold the content of inputs, a stage that makes the same bytes again does not disturb those
+after it.
+
+A stage works in a folder of its own, `.work/NAME-KEY`. When it is done, its files are flushed to the disk and moved
+to their place, and the manifest is replaced. So a run may be killed at any moment: what the manifest names is whole,
+and the interrupted stage finds its working folder again, with any checkpoints it left there. A lock that the system
+gives back when its process ends keeps two runs apart.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgram import __version__
+from fedgram.core.errors import FedgramError, InputError, InvariantError
+from fedgram.core.storage import atomic_write
+from fedgram.pipeline.strict_toml import digest
+
+MANIFEST, LOCK, WORK = "manifest.json", ".lock", ".work"
+_FORMAT = 1
+Advance = Callable[[int], None]
+
+
+def _silent(_: str, __: int | None = None) -> Advance:
+    return lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a stage's function is given: its configuration, what to read, where to write, and whom to tell of steps."""
+
+    config: Any
+    folder: Path
+    inputs: Mapping[str, Path]
+    begin: Callable[[str, int | None], Advance] = _silent
+
+    def read(self, name: str) -> Path:
+        """The path of an input."""
+        return self.inputs[name]
+
+    def write(self, name: str) -> Path:
+        """Where to write an output, or a checkpoint that a resumed run will find there."""
+        return self.folder / name
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`inputs` are outputs of earlier stages; `sources` are files from outside, by the name the function uses."""
+
+    name: str
+    outputs: tuple[str, ...]
+    function: Callable[[Work], None]
+    inputs: tuple[str, ...] = ()
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    config: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Whether a stage will run, and why; `seconds` is what it took the last time, if it ever ran."""
+
+    stage: Stage
+    reason: str | None
+    seconds: float | None
+
+
+class Workspace:
+    """A run's folder, held for one run; open it with `open_workspace`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._manifest: dict[str, dict[str, Any]] = _read_manifest(folder / MANIFEST)
+        self._known: dict[tuple[int, ...], str] = {}  # digests of files as they were when they were last read
+
+    @property
+    def artefacts(self) -> Mapping[str, Mapping[str, Any]]:
+        """By stage: key, digests of configuration, inputs and files, seconds, peak memory and version."""
+        return self._manifest
+
+    def plan(self, stages: Sequence[Stage], until: str | None = None) -> list[Planned]:
+        """What a run would do; a stage after one that runs is spared if its input comes out the same."""
+        result, stale = [], set[str]()
+        for stage in _checked(stages, until):
+            changed = [name for name in stage.inputs if name in stale]
+            reason = f"{changed[0]} may change" if changed else self._reason(stage)
+            if reason:
+                stale |= set(stage.outputs)
+            result.append(Planned(stage, reason, self._manifest.get(stage.name, {}).get("seconds")))
+        return result
+
+    def run(
+        self,
+        stages: Sequence[Stage],
+        *,
+        until: str | None = None,
+        on_stage: Callable[[Stage, str | None], object] = lambda *_: None,
+        begin: Callable[[str, int | None], Advance] = _silent,
+    ) -> None:
+        """Run what is not there yet, in order; `on_stage` is told of every stage and why it runs, None if not."""
+        for stage in _checked(stages, until):
+            reason = self._reason(stage)
+            on_stage(stage, reason)
+            if reason:
+                self._run(stage, begin)
+
+    def _reason(self, stage: Stage) -> str | None:
+        noted = self._manifest.get(stage.name)
+        if noted is None:
+            return "new"
+        if noted["version"] != __version__:
+            return "another version of fedgram"
+        if noted["config"] != digest(stage.config):
+            return "its configuration changed"
+        inputs = self._input_digests(stage)
+        for name in sorted(inputs.keys() | noted["inputs"].keys()):
+            if inputs.get(name) != noted["inputs"].get(name):
+                return f"{name} changed"
+        for name in stage.outputs:
+            if noted["files"].get(name) != self._describe(self.folder / name):
+                return f"{name} is missing or changed"
+        return None
+
+    def _input_digests(self, stage: Stage) -> dict[str, str | None]:
+        paths = {name: self.folder / name for name in stage.inputs} | dict(stage.sources)
+        return {name: (self._describe(path) or {}).get("sha256") for name, path in paths.items()}
+
+    def _run(self, stage: Stage, begin: Callable[[str, int | None], Advance]) -> None:
+        inputs = self._input_digests(stage)
+        for name, content in inputs.items():
+            if content is None:
+                raise InputError(
+                    stage.sources.get(name, self.folder / name), f"is needed by {stage.name}, and not there"
+                )
+        noted: dict[str, Any] = {"version": __version__, "config": digest(stage.config), "inputs": inputs}
+        key = hashlib.sha256(json.dumps([stage.name, noted], sort_keys=True).encode()).hexdigest()
+        folder = self._working_folder(stage.name, key)
+        paths = {name: self.folder / name for name in stage.inputs} | dict(stage.sources)
+        began = time.perf_counter()
+        stage.function(Work(stage.config, folder, paths, begin))
+        noted |= {"key": key, "seconds": round(time.perf_counter() - began, 3), "peak_bytes": _peak_bytes()}
+        files = {}
+        for name in stage.outputs:
+            files[name] = self._describe(folder / name)
+            if files[name] is None:
+                raise InvariantError(f"stage {stage.name} did not write {name}")
+        self._manifest.pop(stage.name, None)  # from here until the end the stage has no files that can be trusted
+        self._write_manifest()
+        for name in stage.outputs:
+            _flush(folder / name)
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).replace(self.folder / name)
+        _flush(self.folder)
+        self._manifest[stage.name] = {**noted, "files": files}
+        self._write_manifest()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _describe(self, path: Path) -> dict[str, Any] | None:
+        """The digest and the size of a file; None if there is none."""
+        if not path.is_file():
+            return None
+        about = path.stat()
+        same = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        if same not in self._known:
+            with path.open("rb") as file:
+                self._known[same] = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"sha256": self._known[same], "bytes": about.st_size}
+
+    def _working_folder(self, stage: str, key: str) -> Path:
+        """The folder of this very work, kept from an interrupted run; those of other keys are removed."""
+        folder = self.folder / WORK / f"{stage}-{key[:16]}"
+        for other in (self.folder / WORK).glob(f"{stage}-{'?' * 16}"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _write_manifest(self) -> None:
+        content = {"format": _FORMAT, "artefacts": self._manifest}
+        with atomic_write(self.folder / MANIFEST) as file:
+            file.write(json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
+
+
+@contextmanager
+def open_workspace(folder: str | Path) -> Iterator[Workspace]:
+    """The workspace of a folder, made if it is not there, and refused while another run has it."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(folder, "is not a folder", remedy="name a folder for the run's files")
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "another process"
+            raise InputError(folder, f"is in use by another run ({owner})", remedy="wait for it to end") from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()}\n".encode())
+        yield Workspace(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _checked(stages: Sequence[Stage], until: str | None) -> Sequence[Stage]:
+    """The stages up to the last one wanted, if they fit together."""
+    made: set[str] = set()
+    names = [stage.name for stage in stages]
+    for stage in stages:
+        if missing := [name for name in stage.inputs if name not in made]:
+            raise InvariantError(f"stage {stage.name} reads {missing[0]}, which no earlier stage writes")
+        if twice := made & set(stage.outputs) or names.count(stage.name) > 1 or not stage.outputs:
+            raise InvariantError(f"stage {stage.name} stands twice, writes nothing, or writes another's file ({twice})")
+        made |= set(stage.outputs)
+    if until is None:
+        return stages
+    if until not in names:
+        raise FedgramError(f"there is no stage {until!r}; the stages are {', '.join(names)}")
+    return stages[: names.index(until) + 1]
+
+
+def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    remedy = "remove it to run everything again"
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        found = content["format"]
+        artefacts: dict[str, dict[str, Any]] = content["artefacts"]
+        for noted in artefacts.values():
+            if not (isinstance(noted["inputs"], dict) and isinstance(noted["files"], dict)):
+                raise TypeError
+            noted["version"], noted["config"], noted["key"], float(noted["seconds"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(path, "is damaged", remedy=remedy) from None
+    if found != _FORMAT:
+        raise InputError(path, f"has format {found!r}, not {_FORMAT}", remedy=remedy)
+    return artefacts
+
+
+def _flush(path: Path) -> None:
+    """To the disk, before something is renamed over what it replaces."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _peak_bytes() -> int:
+    """The most memory this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

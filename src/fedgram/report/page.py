@@ -1,0 +1,182 @@
+"""The report of a run: the paper's tables with our intervals beside its published numbers, figures, sizes, examples.
+
+Paper: Tables 1, 3 and 4. Absolute levels are not comparable, as the paper's come from the live traffic of another
+population; the changes against each one's own baseline are.
+"""
+
+from collections.abc import Mapping
+from math import isinf
+from pathlib import Path
+
+from fedgram.core.storage import atomic_write
+from fedgram.evaluate.jackknife import Estimate
+from fedgram.report.document import Block, Cell, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
+from fedgram.report.published import BASELINE, LANGUAGES, TABLE_1, TABLE_1_BASELINE, TABLE_3, TABLE_4, Published
+from fedgram.report.results import Clipping, LanguageResult, Results, Value
+
+_MEASURES = {
+    "top1": "top-1 [%]", "top3": "top-3 [%]", "oov_rate": "OOV rate [%]", "perplexity": "perplexity",
+    "sll_e": "SLL^e", "keystroke_savings": "taps saved [%]",
+}  # fmt: skip
+
+
+def write_report(results: Results, folder: Path) -> tuple[Path, Path]:
+    """Write `report.html` and `report.md` into the folder; returns both paths."""
+    page, twin = folder / "report.html", folder / "report.md"
+    blocks = build(results)
+    for path, text in ((page, to_html(blocks)), (twin, to_markdown(blocks, folder))):
+        with atomic_write(path) as file:
+            file.write(text.encode())
+    return page, twin
+
+
+def build(results: Results) -> list[Block]:
+    """The blocks of the report, in order; a part without results is left out."""
+    blocks: list[Block] = [Heading(results.title, 1)]
+    blocks += _values("What was run", results.about)
+    blocks += _headline(results)
+    tables = [
+        _paper_table(results, TABLE_3, "Table 3: top-1 accuracy of the word models [%]"),
+        _paper_table(results, TABLE_4, "Table 4: top-1 accuracy of the word-piece models [%]"),
+        _clipping(results.clipping),
+    ]
+    if any(tables):
+        note = (
+            "Ours: 95 % intervals by the jackknife over buckets of held-out users. The paper's levels come from the "
+            "live traffic of another population; compare the relative changes, in brackets."
+        )
+        blocks += [Heading("The paper's tables"), Paragraph(note), *(block for part in tables for block in part)]
+    for name, language in results.languages.items():
+        blocks += _all_measures(LANGUAGES.get(name, name), language)
+    if results.figures:
+        blocks += [Heading("Figures"), *(Figure(path, caption) for path, caption in results.figures)]
+    blocks += _examples(results)
+    if results.sizes:
+        rows = tuple((name, ngrams, f"{size / 1e6:,.2f}") for name, ngrams, size in results.sizes)
+        blocks += [Heading("Model sizes"), Table(("Model", "n-grams", "megabytes"), rows)]
+    blocks += _stages(results)
+    blocks += _values("Privacy", results.privacy)
+    if results.config:
+        blocks += [Heading("Configuration"), Code(results.config, "The whole configuration")]
+    return blocks
+
+
+def _values(title: str, values: Mapping[str, Value]) -> list[Block]:
+    if not values:
+        return []
+    rows = tuple((name.replace("_", " "), value) for name, value in values.items())
+    return [Heading(title), Table(("", ""), rows, text_columns=True)]
+
+
+def _headline(results: Results) -> list[Block]:
+    """The best change in a sentence a language."""
+    sentences = []
+    for name, language in results.languages.items():
+        changes = {
+            model: change
+            for model, r in language.models.items()
+            if (change := r.change.get("top1")) and change.interval
+        }
+        if changes and language.baseline:
+            best = max(changes, key=lambda model: changes[model].value)
+            sentences.append(
+                f"{LANGUAGES.get(name, name)}: {best} changes the top-1 accuracy of {language.baseline} by "
+                f"{_signed(changes[best])} %."
+            )
+    return [Paragraph(" ".join(sentences))] if sentences else []
+
+
+def _paper_table(results: Results, published: dict[str, dict[str, Published]], caption: str) -> list[Block]:
+    """The paper's rows; two columns a language that the run has: ours, and the paper's."""
+    own = [model for model in published if model != BASELINE]
+    languages = [n for n, r in results.languages.items() if any(model in r.models for model in own)]
+    if not languages:
+        return []
+    header = ["Model"]
+    for name in languages:
+        header += [f"{LANGUAGES.get(name, name)}, ours", f"{LANGUAGES.get(name, name)}, paper"]
+    rows = []
+    for model, numbers in published.items():
+        row: list[Cell] = [model]
+        for name in languages:
+            row += [_ours(results.languages[name], model), _papers(published, model, name) if name in numbers else None]
+        rows.append(tuple(row))
+    return [Table(tuple(header), tuple(rows), f"{caption}; in brackets the relative change [%]")]
+
+
+def _ours(language: LanguageResult, model: str) -> Cell:
+    result = language.models.get(language.baseline or BASELINE if model == BASELINE else model)
+    level = result.levels.get("top1") if result else None
+    if result is None or level is None:
+        return None
+    change = result.change.get("top1")
+    return f"{level} ({_signed(change)})" if change else str(level)
+
+
+def _papers(published: dict[str, dict[str, Published]], model: str, language: str) -> Cell:
+    level, half = published[model][language]
+    if half is None:
+        return f"{level:.2f}"
+    return f"{level:.2f} ± {half:.2f} ({100 * (level / published[BASELINE][language][0] - 1):+.1f})"
+
+
+def _clipping(clipping: Clipping | None) -> list[Block]:
+    if clipping is None:
+        return []
+    measures = {"top1": "acc@1 [%]", "oov_rate": "OOV rate [%]"}
+    header = ["Model"]
+    for title in measures.values():
+        header += [f"{title}, ours", f"{title}, paper"]
+    first: list[Cell] = ["baseline"]
+    for key in measures:
+        level = clipping.baseline.get(key)
+        first += [str(level) if level else None, f"{TABLE_1_BASELINE[key]:.2f}"]
+    rows = [tuple(first)]
+    for clip, change in clipping.rows:
+        row: list[Cell] = ["λ = ∞" if isinf(clip) else f"λ = {clip:,g}"]
+        for key in measures:
+            ours, paper = change.get(key), TABLE_1.get(clip, {}).get(key)
+            row += [_signed(ours) if ours else None, f"{paper[0]:+.2f} ± {paper[1]:.2f}" if paper else None]
+        rows.append(tuple(row))
+    caption = "Table 1: relative change [%] with L1-clipped unigrams against the baseline's levels in the first row"
+    return [Table(tuple(header), tuple(rows), caption)]
+
+
+def _all_measures(title: str, language: LanguageResult) -> list[Block]:
+    rows: list[tuple[Cell, ...]] = []
+    for name, result in language.models.items():
+        rows.append((name, *(str(level) if (level := result.levels.get(key)) else None for key in _MEASURES)))
+        if result.change:
+            changes = (result.change.get(key) for key in _MEASURES)
+            rows.append(("change [%]", *(_signed(change) if change else None for change in changes)))
+    caption = "± is half of a 95 % interval; changes are relative to the baseline, over the same users"
+    return [Heading(f"All measures, {title}"), Table(("Model", *_MEASURES.values()), tuple(rows), caption)]
+
+
+def _examples(results: Results) -> list[Block]:
+    if not results.examples:
+        return []
+    models = list(dict.fromkeys(model for _, suggestions in results.examples for model in suggestions))
+    rows = tuple(
+        (f"{context} …", *(" · ".join(suggestions[m]) if m in suggestions else None for m in models))
+        for context, suggestions in results.examples
+    )
+    caption = "The three words that a keyboard would show, the best first"
+    return [Heading("Example predictions"), Table(("After", *models), rows, caption, text_columns=True)]
+
+
+def _stages(results: Results) -> list[Block]:
+    if not results.stages:
+        return []
+    rows: list[tuple[Cell, ...]] = [
+        (name, f"{seconds:,.1f}", None if peak is None else f"{peak / 1e9:.2f}")
+        for name, seconds, peak in results.stages
+    ]
+    rows.append(("all", f"{sum(seconds for _, seconds, _ in results.stages):,.1f}", None))
+    caption = "Peak memory is that of the process until the stage's end"
+    return [Heading("Time and memory"), Table(("Stage", "seconds", "peak gigabytes"), tuple(rows), caption)]
+
+
+def _signed(estimate: Estimate) -> str:
+    value = f"{estimate.value:+.2f}"
+    return f"{value} ± {estimate.half_width:.2f}" if estimate.interval else value

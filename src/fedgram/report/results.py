@@ -1,0 +1,209 @@
+"""What a report is made of, from a JSON file that is checked as it is read.
+
+    title                    text
+    about                    names and values: what was run
+    languages.LANG.baseline  the name of the baseline among the models
+    languages.LANG.models    by name, what `fedgram evaluate --json` says of a model: {measure: {value, ci95}, change}
+    clipping                 Table 1: baseline {measure: {value, ci95}}, rows [{clip, change}]; clip null is ∞
+    sizes                    [{model, ngrams, bytes}]
+    figures                  [{file, caption}]: PNG files, by their path from the JSON file's folder
+    examples                 [{context, suggestions: {model: [words]}}]
+    stages                   [{name, seconds, peak_bytes}]
+    privacy                  names and values
+    config                   the configuration as text
+
+Everything but the title may be left out. Models named Baseline, A_W_e … A_P_r take their places in Tables 3 and 4.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedgram.core.errors import InputError
+from fedgram.evaluate.jackknife import Estimate
+
+T = TypeVar("T")
+Value = str | float | int
+Estimates = Mapping[str, Estimate | None]
+_MAX_BYTES = 64 << 20
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """A model's levels, and its changes against the baseline."""
+
+    levels: Estimates
+    change: Estimates
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageResult:
+    """All models of a language."""
+
+    baseline: str | None
+    models: Mapping[str, ModelResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """The unigram experiment: changes by clipping threshold λ."""
+
+    baseline: Estimates
+    rows: tuple[tuple[float, Estimates], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The content of a report; see the module."""
+
+    title: str
+    about: Mapping[str, Value] = field(default_factory=dict)
+    languages: Mapping[str, LanguageResult] = field(default_factory=dict)
+    clipping: Clipping | None = None
+    sizes: tuple[tuple[str, int, int], ...] = ()
+    figures: tuple[tuple[Path, str], ...] = ()
+    examples: tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...] = ()
+    stages: tuple[tuple[str, float, int | None], ...] = ()
+    privacy: Mapping[str, Value] = field(default_factory=dict)
+    config: str | None = None
+
+
+def read_results(path: str | Path) -> Results:
+    """Read and check a results file; a fault is named by its place."""
+    path = Path(path)
+    if path.stat().st_size > _MAX_BYTES:
+        raise InputError(path, "is too large for a results file")
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(path, f"is not JSON: {error}") from None
+    return _Reader(path).results(content)
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def results(self, content: Any) -> Results:
+        known = Results.__dataclass_fields__
+        top = self.table(content, "the file")
+        for name in top:
+            if name not in known:
+                raise InputError(self.path, f"unknown entry {name!r}; entries are {', '.join(known)}")
+        if "title" not in top:
+            raise InputError(self.path, "has no title")
+        readers: dict[str, Callable[[Any, str], Any]] = {
+            "title": self.text,
+            "config": self.text,
+            "about": self.values,
+            "privacy": self.values,
+            "languages": lambda v, p: {k: self.language(x, f"{p}.{k}") for k, x in self.table(v, p).items()},
+            "clipping": self.clipping,
+            "sizes": lambda v, p: self.each(v, p, self.size),
+            "figures": lambda v, p: self.each(v, p, self.figure),
+            "examples": lambda v, p: self.each(v, p, self.example),
+            "stages": lambda v, p: self.each(v, p, self.stage),
+        }
+        return Results(**{name: readers[name](value, name) for name, value in top.items() if value is not None})
+
+    def wrong(self, place: str, wanted: str) -> InputError:
+        return InputError(self.path, f"{place} must be {wanted}")
+
+    def table(self, value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.wrong(place, "an object")
+        return value
+
+    def each(self, value: Any, place: str, read: Callable[[dict[str, Any], str], T]) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise self.wrong(place, "an array")
+        places = [f"{place}[{i}]" for i in range(len(value))]
+        return tuple(read(self.table(item, where), where) for item, where in zip(value, places, strict=True))
+
+    def text(self, value: Any, place: str) -> str:
+        if not isinstance(value, str):
+            raise self.wrong(place, "text")
+        return value
+
+    def number(self, value: Any, place: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.wrong(place, "a number")
+        return value
+
+    def whole(self, value: Any, place: str) -> int:
+        if type(value) is not int or value < 0:
+            raise self.wrong(place, "a whole number from 0 on")
+        return value
+
+    def values(self, value: Any, place: str) -> dict[str, Value]:
+        table = self.table(value, place)
+        return {k: v if isinstance(v, str) else self.number(v, f"{place}.{k}") for k, v in table.items()}
+
+    def estimates(self, value: Any, place: str) -> dict[str, Estimate | None]:
+        return {name: self.estimate(item, f"{place}.{name}") for name, item in self.table(value, place).items()}
+
+    def estimate(self, value: Any, place: str) -> Estimate | None:
+        table = self.table(value, place)
+        if table.get("value") is None:
+            return None
+        level, ends = self.number(table["value"], f"{place}.value"), table.get("ci95")
+        if ends is None:
+            return Estimate(level, None)
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise self.wrong(f"{place}.ci95", "null or [low, high]")
+        return Estimate(level, (self.number(ends[0], f"{place}.ci95"), self.number(ends[1], f"{place}.ci95")))
+
+    def language(self, value: Any, place: str) -> LanguageResult:
+        table = self.table(value, place)
+        models = {}
+        for name, item in self.table(table.get("models"), f"{place}.models").items():
+            entry = self.table(item, f"{place}.models.{name}")
+            levels = {k: v for k, v in entry.items() if k not in ("change", "model")}
+            change = self.estimates(entry.get("change", {}), f"{place}.models.{name}.change")
+            models[name] = ModelResult(self.estimates(levels, f"{place}.models.{name}"), change)
+        baseline = table.get("baseline")
+        if baseline is not None and self.text(baseline, f"{place}.baseline") not in models:
+            raise self.wrong(f"{place}.baseline", "one of the models")
+        return LanguageResult(baseline, models)
+
+    def clipping(self, value: Any, place: str) -> Clipping:
+        table = self.table(value, place)
+
+        def row(item: dict[str, Any], where: str) -> tuple[float, Estimates]:
+            clip = item.get("clip")
+            number = math.inf if clip is None else self.number(clip, f"{where}.clip")
+            return number, self.estimates(item.get("change"), f"{where}.change")
+
+        baseline = self.estimates(table.get("baseline"), f"{place}.baseline")
+        return Clipping(baseline, self.each(table.get("rows"), f"{place}.rows", row))
+
+    def size(self, item: dict[str, Any], place: str) -> tuple[str, int, int]:
+        name = self.text(item.get("model"), f"{place}.model")
+        return name, self.whole(item.get("ngrams"), f"{place}.ngrams"), self.whole(item.get("bytes"), f"{place}.bytes")
+
+    def figure(self, item: dict[str, Any], place: str) -> tuple[Path, str]:
+        file = self.path.parent / self.text(item.get("file"), f"{place}.file")
+        with file.open("rb") as opened:
+            if opened.read(len(_PNG)) != _PNG or file.stat().st_size > _MAX_BYTES:
+                raise InputError(file, "is not a PNG picture for a report")
+        return file, self.text(item.get("caption"), f"{place}.caption")
+
+    def example(self, item: dict[str, Any], place: str) -> tuple[str, dict[str, tuple[str, ...]]]:
+        suggestions = {}
+        for model, words in self.table(item.get("suggestions"), f"{place}.suggestions").items():
+            if not isinstance(words, list):
+                raise self.wrong(f"{place}.suggestions.{model}", "an array")
+            suggestions[model] = tuple(self.text(word, f"{place}.suggestions.{model}") for word in words)
+        return self.text(item.get("context"), f"{place}.context"), suggestions
+
+    def stage(self, item: dict[str, Any], place: str) -> tuple[str, float, int | None]:
+        peak = item.get("peak_bytes")
+        return (
+            self.text(item.get("name"), f"{place}.name"),
+            self.number(item.get("seconds"), f"{place}.seconds"),
+            None if peak is None else self.whole(peak, f"{place}.peak_bytes"),
+        )

@@ -1,0 +1,137 @@
+"""Configurations: what is read, what is refused and how, and what counts as a change."""
+
+import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgram.core.errors import InputError
+from fedgram.pipeline.config import RunConfig, UnigramsConfig, read_run_config
+from fedgram.pipeline.strict_toml import digest, from_table, known_keys, to_toml
+
+
+def refused(text: str) -> str:
+    with pytest.raises(InputError) as error:
+        from_table(tomllib.loads(text), RunConfig, "run.toml")
+    message = str(error.value)
+    assert message.startswith("run.toml: ")
+    assert "\n" not in message
+    return message[len("run.toml: ") :]
+
+
+def test_defaults_are_the_papers() -> None:
+    config = from_table({}, RunConfig)
+    assert config == RunConfig()
+    assert (config.unigrams.devices_per_round, config.external.max_ngrams, config.external.higher_order_words) == (
+        500,
+        1_500_000,
+        64_000,
+    )
+
+
+def test_values_and_their_types() -> None:
+    config = from_table(
+        tomllib.loads("seed = 7\n[unigrams]\nclip = 5\ndropout = 0.25\n[external]\nmin_count = [1, 1, 2]\n"), RunConfig
+    )
+    assert (config.seed, config.unigrams.clip, config.unigrams.dropout) == (7, 5.0, 0.25)
+    assert type(config.unigrams.clip) is float
+    assert config.external.min_count == (1, 1, 2)
+    assert from_table({"unigrams": {"clip": math.inf}}, RunConfig).unigrams.clip == math.inf
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[unigrams]\nclib = 5", "unknown key unigrams.clib; did you mean unigrams.clip?"),
+        ("[unigrms]\nclip = 5", "unknown key unigrms; did you mean unigrams?"),
+        ("clip = 5", "unknown key clip; did you mean unigrams.clip?"),
+        ("[pieces]\nrounds = 5", "unknown key pieces.rounds; did you mean unigrams.rounds?"),
+        ("[pieces]\nzzzzzzz = 5", "unknown key pieces.zzzzzzz; use one of pieces.size"),
+        ("[unigrams]\nclip = 'much'", "unigrams.clip must be a number above 0, not 'much'"),
+        ("[unigrams]\nclip = 0", "unigrams.clip must be a number above 0, not 0"),
+        ("[unigrams]\nclip = nan", "unigrams.clip must be a number above 0, not nan"),
+        ("[unigrams]\nrounds = 2.0", "unigrams.rounds must be a whole number at least 1, not 2.0"),
+        ("[unigrams]\nrounds = true", "unigrams.rounds must be a whole number at least 1, not true"),
+        ("[external]\norder = 8", "external.order must be a whole number from 1 to 7, not 8"),
+        (
+            "[external]\nmin_count = [1, 0]",
+            "external.min_count must be an array, each a whole number at least 1, not [1, 0]",
+        ),
+        ("[external]\nmin_count = 2", "external.min_count must be an array, each a whole number at least 1, not 2"),
+        ("[external]\nmin_count = []", "external.min_count must be an array, each a whole number at least 1, not []"),
+        (
+            "[external]\norder = 1\nmin_count = [1, 2]",
+            "external: min_count names 2 orders, but the model has 1",
+        ),
+        ("[evaluation]\nsplit = 'tset'", "evaluation.split must be one of 'train', 'dev', 'test', not 'tset'"),
+        ("[evaluation]\ncased = 1", "evaluation.cased must be true or false, not 1"),
+        ("[evaluation]\nsplit = ['dev']", "evaluation.split must be one of 'train', 'dev', 'test', not ['dev']"),
+        ("unigrams = 3", "unigrams must be a section, not 3"),
+        ("[seed]\na = 1", "seed must be a whole number at least 0, not a section"),
+        ("[population]\nusers = 'u.parquet'", "population: give users, supplement and whitelist, or none of them to"),
+        ("[population]\nusers = 5", "population.users must be text, not 5"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(text: str, message: str) -> None:
+    assert refused(text).startswith(message)
+
+
+def test_files_are_found_beside_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[population]\nusers = 'u.parquet'\nsupplement = 's.txt'\nwhitelist = 'w.txt'\n")
+    with pytest.raises(InputError, match=r"population.users names a file that is not there: .*u.parquet"):
+        read_run_config(path)
+    for name in ("u.parquet", "s.txt", "w.txt"):
+        (tmp_path / name).touch()
+    assert read_run_config(path).population.users == str(tmp_path / "u.parquet")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"seed = \n", "is not TOML.*line 1"), (b"\xff = 1", "is not UTF-8"), (b"#" * (1 << 21), "more than 1 MiB")],
+)
+def test_files_that_are_no_configuration(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_run_config(path)
+
+
+def test_the_digest_is_of_values_not_of_their_writing() -> None:
+    written = from_table(tomllib.loads("# a comment\n[unigrams]\nclip = 1_000\nrounds = 300"), RunConfig)
+    assert written.digest == RunConfig().digest
+    other = replace(RunConfig(), unigrams=UnigramsConfig(clip=1.0))
+    assert other.digest != RunConfig().digest
+    assert digest(other.pieces) == digest(RunConfig().pieces)
+    assert digest(other.unigrams) != digest(RunConfig().unigrams)
+
+
+@given(
+    seed=st.integers(0, 2**40),
+    clip=st.floats(min_value=1e-12, allow_nan=False),
+    language=st.sampled_from(["en_us", "pt_br"]),
+    path=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+)
+def test_a_written_configuration_reads_back(
+    seed: int, clip: float, language: str, path: str, counts: list[int]
+) -> None:
+    table = {
+        "seed": seed,
+        "unigrams": {"clip": clip},
+        "population": {"language": language, "users": path, "supplement": path, "whitelist": path},
+        "external": {"min_count": counts},
+        "evaluation": {"cased": seed % 2 == 0},
+    }
+    config = from_table(table, RunConfig)
+    assert from_table(tomllib.loads(to_toml(config)), RunConfig) == config
+
+
+def test_all_keys_are_known() -> None:
+    keys = known_keys(RunConfig)
+    assert {"seed", "unigrams", "unigrams.clip", "external.min_count", "evaluation.split"} <= set(keys)
+    assert to_toml(RunConfig()).startswith("seed = 0\n\n[population]\n")

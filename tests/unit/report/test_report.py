@@ -1,0 +1,207 @@
+"""The report: the paper's tables with our numbers, safe in any browser, from results that are checked."""
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgram.evaluate.jackknife import Estimate
+from fedgram.report.document import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
+from fedgram.report.figures import draw_accuracies, draw_likelihood
+from fedgram.report.page import write_report
+from fedgram.report.published import TABLE_3, TABLE_4
+from fedgram.report.results import read_results
+
+Command = Callable[..., Any]
+_VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+def figure(value: float, half: float = 0.5) -> dict[str, Any]:
+    return {"value": value, "ci95": [value - half, value + half]}
+
+
+def model(top1: float, change: float | None = None) -> dict[str, Any]:
+    measures = {"top1": figure(top1), "top3": figure(2 * top1), "perplexity": {"value": 99.5, "ci95": None}}
+    return measures if change is None else {**measures, "change": {"top1": figure(change, 0.25)}}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> dict[str, Any]:
+    levels = {name: Estimate(10.0 + i, (9.0 + i, 11.0 + i)) for i, name in enumerate(["Baseline", "A_W_e"])}
+    draw_accuracies(levels, tmp_path / "accuracy.png", baseline="Baseline")
+    curves = {f"P_{i}": [(r, -40 + i + r / 100) for r in range(0, 300, 50)] for i in range(7)}
+    draw_likelihood(curves, tmp_path / "sll.png", chosen=["P_3"])
+    models = {
+        "Baseline": model(11.5),
+        "A_W_e": model(16.5, 43.5),
+        "A_W_r": model(17.25, 50.0),
+        "A_P_e": model(16.0, 39.1),
+    }
+    return {
+        "title": "A run & its <results>",
+        "about": {"users": 481, "seed": 7, "language": "en_us"},
+        "languages": {"en_us": {"baseline": "Baseline", "models": models}},
+        "clipping": {
+            "baseline": {"top1": figure(8.0), "oov_rate": figure(1.5)},
+            "rows": [
+                {"clip": 1, "change": {"top1": figure(0.25), "oov_rate": figure(-1.0)}},
+                {"clip": None, "change": {"top1": figure(0.1)}},
+            ],
+        },
+        "sizes": [{"model": "A_W_r", "ngrams": 1_500_000, "bytes": 3_950_000}],
+        "figures": [{"file": "accuracy.png", "caption": "Accuracy"}, {"file": "sll.png", "caption": "SLL^e by round"}],
+        "examples": [{"context": "new <york>", "suggestions": {"Baseline": ["the", "and"], "A_W_r": ["is"]}}],
+        "stages": [{"name": "unigrams", "seconds": 12.25, "peak_bytes": 5 * 10**8}, {"name": "x", "seconds": 1.0}],
+        "privacy": {"noise_multiplier": 1.1},
+        "config": "seed = 7\n",
+    }
+
+
+def write(folder: Path, content: object) -> Path:
+    path = folder / "results.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+class Checker(HTMLParser):
+    """Every element closed in order; nothing that a page could load or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        assert tag not in {"script", "iframe", "object", "link"}
+        for name, value in attrs:
+            assert not name.startswith("on")
+            if name in ("src", "href"):
+                assert (value or "").startswith("data:image/png;base64,")
+                base64.b64decode((value or "").partition(",")[2], validate=True)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_loads_nothing(tmp_path: Path, results: dict[str, Any]) -> None:
+    page, _ = write_report(read_results(write(tmp_path, results)), tmp_path)
+    text = page.read_text()
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert checker.open == []
+    assert checker.seen.count("img") == 2
+    assert checker.seen.count("h1") == 1
+    assert "http" not in re.sub(r"http-equiv", "", text)
+    assert "url(" not in text
+    for needed in ("prefers-color-scheme: dark", "width=device-width", "default-src &#x27;none&#x27;", "overflow-x"):
+        assert needed in text
+    assert "A run &amp; its &lt;results&gt;" in text
+    assert "new &lt;york&gt; …" in text
+    assert "<i>A</i><sub>W<sub>e</sub></sub>" in text
+
+
+def rows_of(markdown: str, first: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in markdown.splitlines()
+        if line.startswith(f"| {first} ")
+    ]
+
+
+def test_the_tables_have_the_papers_numbers_beside_ours(tmp_path: Path, results: dict[str, Any]) -> None:
+    _, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
+    text = twin.read_text()
+    assert ["Baseline", "11.50 ± 0.50", "10.03"] in rows_of(text, "Baseline")
+    assert ["A\\_W\\_e", "16.50 ± 0.50 (+43.50 ± 0.25)", "10.52 ± 0.03 (+4.9)"] in rows_of(text, "A\\_W\\_e")
+    assert ["A\\_W\\_m", "–", "10.27 ± 0.03 (+2.4)"] in rows_of(text, "A\\_W\\_m")
+    assert ["A\\_P\\_r", "–", "10.53 ± 0.03 (+5.0)"] in rows_of(text, "A\\_P\\_r")
+    assert rows_of(text, "baseline") == [["baseline", "8.00 ± 0.50", "8.14", "1.50 ± 0.50", "18.08"]]
+    assert rows_of(text, "λ = 1") == [["λ = 1", "+0.25 ± 0.50", "+0.19 ± 0.21", "-1.00 ± 0.50", "-1.33 ± 0.75"]]
+    assert rows_of(text, "λ = ∞") == [["λ = ∞", "+0.10 ± 0.50", "–", "–", "–"]]
+    assert "en\\_US: A\\_W\\_r changes the top-1 accuracy of Baseline by +50.00 ± 0.25 %." in text
+    assert rows_of(text, "all") == [["all", "13.2", "–"]]
+    assert "![Accuracy](accuracy.png)" in text
+
+
+def test_both_languages_stand_side_by_side(tmp_path: Path, results: dict[str, Any]) -> None:
+    results["languages"]["pt_br"] = {"baseline": "b", "models": {"b": model(9.0), "A_W_i": model(11.0, 22.2)}}
+    _, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
+    row = ["A\\_W\\_i", "–", "10.47 ± 0.02 (+4.4)", "11.00 ± 0.50 (+22.20 ± 0.25)", "9.67 ± 0.02 (+13.1)"]
+    assert row in rows_of(twin.read_text(), "A\\_W\\_i")
+
+
+def test_the_papers_gains_are_those_it_states() -> None:
+    gains = [
+        100 * (table[m][lang][0] / table["Baseline"][lang][0] - 1)
+        for table, m, lang in ((TABLE_4, "A_P_r", "en_us"), (TABLE_3, "A_W_i", "pt_br"))
+    ]
+    assert gains == pytest.approx([5.0, 13.1], abs=0.05)
+
+
+def test_a_title_is_enough(tmp_path: Path) -> None:
+    page, twin = write_report(read_results(write(tmp_path, {"title": "Nothing yet"})), tmp_path)
+    assert twin.read_text() == "# Nothing yet\n"
+    assert "<title>Nothing yet</title>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"titel": "x"}, "unknown entry 'titel'"),
+        ({"title": 3}, "title must be text"),
+        ({"sizes": [{"model": "m", "ngrams": -1, "bytes": 0}]}, r"sizes\[0\].ngrams must be a whole number"),
+        ({"languages": {"en_us": {"models": {"a": {"top1": 5}}}}}, "languages.en_us.models.a.top1 must be an object"),
+        (
+            {"languages": {"en_us": {"models": {"a": {"top1": {"value": 5, "ci95": [1]}}}}}},
+            r"languages.en_us.models.a.top1.ci95 must be null or \[low, high\]",
+        ),
+        ({"languages": {"x": {"baseline": "b", "models": {}}}}, "languages.x.baseline must be one of the models"),
+        ({"examples": [{"context": "a", "suggestions": {"m": "b"}}]}, r"examples\[0\].suggestions.m must be an array"),
+        ({"stages": [{"name": "s", "seconds": True}]}, r"stages\[0\].seconds must be a number"),
+        ({"about": [1]}, "about must be an object"),
+        ({"figures": {}}, "figures must be an array"),
+        ({"figures": [{"file": "results.json", "caption": "c"}]}, "is not a PNG picture"),
+        ({"clipping": {"baseline": {}, "rows": [{"clip": "1"}]}}, r"clipping.rows\[0\].clip must be a number"),
+    ],
+)
+def test_results_are_checked_by_place(
+    tmp_path: Path, refused: Callable[..., str], change: dict[str, Any], message: str
+) -> None:
+    path = write(tmp_path, {"title": "t", **change})
+    assert re.search(message, refused("report", path, "-o", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command(tmp_path: Path, results: dict[str, Any], fedgram: Command, refused: Callable[..., str]) -> None:
+    path = write(tmp_path, results)
+    made = fedgram("report", path, "-o", tmp_path / "out", "--json")
+    assert Path(made["page"]).stat().st_size == made["bytes"] > 20_000
+    assert "](../accuracy.png)" in Path(made["markdown"]).read_text()
+    assert "no such file" in refused("report", tmp_path / "none.json", "-o", tmp_path / "out")
+    assert "is not a folder" in refused("report", path, "-o", path)
+    path.write_text("{")
+    assert "is not JSON" in refused("report", path, "-o", tmp_path / "out")
+    path.write_text("{}")
+    assert "has no title" in refused("report", path, "-o", tmp_path / "out")
+
+
+def test_blocks_in_both_forms(tmp_path: Path) -> None:
+    (tmp_path / "p.png").write_bytes(b"\x89PNG")
+    blocks: list[Block] = [
+        Heading("T", 1), Paragraph("a <b> & SLL^e"), Code("x = ```", "Config"), Figure(tmp_path / "p.png", "P"),
+        Table(("k", "a|b"), (("r", None), ("s", 1234567), ("t", 2.5)), "cap"),
+    ]  # fmt: skip
+    page, text = to_html(blocks), to_markdown(blocks, tmp_path)
+    assert "<p>a &lt;b&gt; &amp; SLL<sup>e</sup></p>" in page
+    assert "<td>1,234,567</td>" in page
+    assert "````\nx = ```\n````" in text
+    assert "| k | a\\|b |\n|:---|---:|\n| r | – |\n| s | 1,234,567 |\n| t | 2.50 |\n\n*cap*" in text
