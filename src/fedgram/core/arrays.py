@@ -73,6 +73,21 @@ class Ragged:
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[rows])])
         return Ragged(self.values[np.repeat(rows, lengths)], offsets)
 
+    def places(self, rows: LongArray | IntArray) -> LongArray:
+        """Where the values of these rows stand, in the order given."""
+        lengths = np.diff(self.offsets)[rows]
+        ends = np.cumsum(lengths)
+        return np.repeat(self.offsets[rows] - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
+
+    def take(self, rows: LongArray | IntArray) -> "Ragged":
+        """These rows, in the order given; a row may be taken more than once.
+
+        >>> [row.tolist() for row in Ragged.from_rows([[1], [2, 3], [4]]).take(np.array([2, 1, 1]))]
+        [[4], [2, 3], [2, 3]]
+        """
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(self.offsets)[rows])])
+        return Ragged(self.values[self.places(rows)], offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -9,15 +9,16 @@ With η = 1 and μ = 0 the server's model is the average of the devices' models.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgram.core.arrays import FloatArray
 from fedgram.core.errors import FedgramError, InvariantError
 
-Arrays = Mapping[str, FloatArray]
+Arrays = Mapping[str, NDArray[np.floating[Any]]]
 RULES = ("nesterov", "momentum", "adam")
 
 
@@ -40,6 +41,10 @@ class ServerStep:
             raise FedgramError("the server's momentum must lie in [0, 1)")
         if not self.tau > 0:
             raise FedgramError(f"tau must be greater than 0, not {self.tau}")
+
+    def scaled(self, factor: float) -> "ServerStep":
+        """The same with another learning rate."""
+        return replace(self, learning_rate=max(self.learning_rate * factor, 1e-12))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

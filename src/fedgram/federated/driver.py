@@ -4,23 +4,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fedgram.core.arrays import IntArray, LongArray
+from fedgram.core.arrays import IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import Stream
 from fedgram.federated.cohort import Cohort, CohortPlan, choose_cohort
 from fedgram.federated.task import FederatedTask, Total
-from fedgram.text.population import Population
+from fedgram.text.population import ClientDataset, Population
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Devices:
-    """The devices of a simulation: some clients of a population, and the ids their words have on the device."""
+    """The devices of a simulation: some clients of a population, and the ids their words have on the device.
+
+    Each of the population's words has one id, or a row of them.
+    """
 
     population: Population
-    word_id: IntArray
+    codes: IntArray | Ragged
     clients: LongArray
+
+    def load(self, client: int) -> ClientDataset:
+        """What is on one device."""
+        return self.population.load(client, self.codes)
 
 
 def run_rounds(
@@ -45,12 +52,17 @@ def run_rounds(
     return state
 
 
+def device_stream(seed: int, round_number: int, client: int) -> Stream:
+    """The random numbers a device draws in a round."""
+    return Stream(seed, "client", round_number, client)
+
+
 def collect_round(
     task: FederatedTask[State], state: State, devices: Devices, cohort: Cohort, *, seed: int, round_number: int
 ) -> Total:
     """The sum of the cohort's updates."""
     total = Total.zero(task.size, task.bits)
     for client in cohort.reporting.tolist():
-        data = devices.population.load(client, devices.word_id)
-        total.add(task.client_update(state, data, Stream(seed, "client", round_number, client)))
+        rng = device_stream(seed, round_number, client)
+        total.add(task.client_update(state, devices.load(client), rng))
     return total

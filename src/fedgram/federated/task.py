@@ -37,6 +37,13 @@ class Update:
         size = {name: len(array) for name, array in arrays.items()}
         return cls(size, {name: np.arange(n, dtype=np.int64) for name, n in size.items()}, arrays, weight)
 
+    @classmethod
+    def zero(cls, size: Mapping[str, int]) -> "Update":
+        """Nothing at all, with weight 0."""
+        return cls(
+            size, {name: np.zeros(0, np.int64) for name in size}, {name: np.zeros(0) for name in size}, 0.0
+        )  # fmt: skip
+
     def array(self, name: str) -> FloatArray:
         """One vector in full."""
         full = np.zeros(self.size[name])

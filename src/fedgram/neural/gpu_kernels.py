@@ -12,7 +12,13 @@ from torch import Tensor
 
 from fedgram.neural.cell import Weights
 from fedgram.neural.gpu_cell import gates_backward_kernel, gates_forward_kernel, vector_gradients_kernel
-from fedgram.neural.gpu_softmax import attend_kernel, multiply_kernel, step_kernel, subtract_rows_kernel
+from fedgram.neural.gpu_softmax import (
+    add_changes_kernel,
+    attend_kernel,
+    multiply_kernel,
+    step_kernel,
+    subtract_rows_kernel,
+)
 
 PRECISION = "bf16"  # of the softmax's products: bf16, tf32 or ieee; sums are always in single precision
 _TILE = 128 * 128  # positions × width of the embedding that the softmax keeps at hand
@@ -132,3 +138,11 @@ def _block(hidden: int) -> dict[str, int]:
     """A row's tile: few warps, so that sums along it stay within one."""
     block = triton.next_power_of_2(hidden)
     return {"BLOCK": block, "num_warps": max(1, block // 512)}
+
+
+def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, scale: float) -> None:
+    """Add factor·(stack − start) of all clients to a total in fixed point; a factor of 0 leaves a client out."""
+    clients, size = stack.shape
+    add_changes_kernel[(triton.cdiv(size, 1024),)](
+        total, stack, start, factor.double(), clients, size, scale, BLOCK=1024
+    )

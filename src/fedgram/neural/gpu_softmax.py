@@ -118,3 +118,20 @@ def multiply_kernel(
     if ADD:
         total += tl.load(at, inside, 0.0)
     tl.store(at, total, inside)
+
+
+@triton.jit
+def add_changes_kernel(total_at, stack_at, start_at, factor_at, clients, size, scale, BLOCK: tl.constexpr):
+    """For a block of weights: round every client's change to fixed point, and add."""
+    k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = k < size
+    start = tl.load(start_at + k, inside, 0.0)
+    total = tl.load(total_at + k, inside, 0)
+    rounder = 6755399441055744.0  # 1.5·2⁵²: adding and subtracting it rounds to whole numbers, halves to even
+    for client in range(clients):
+        factor = tl.load(factor_at + client)
+        change = (tl.load(stack_at + k, inside, 0.0) - start).to(tl.float64)
+        change = tl.where(factor != 0.0, factor * change * scale, 0.0)
+        total += ((change + rounder) - rounder).to(tl.int64)
+        stack_at += size
+    tl.store(total_at + k, total, inside)

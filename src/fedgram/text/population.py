@@ -87,10 +87,13 @@ class Population:
         offsets = self.first_token[first : last + 1]
         return Ragged(self.token[offsets[0] : offsets[-1]], offsets - offsets[0])
 
-    def load(self, client: int, word_id: IntArray) -> ClientDataset:
-        """A client's data in the ids of a vocabulary; `word_id` comes from `word_ids`."""
+    def load(self, client: int, codes: IntArray | Ragged) -> ClientDataset:
+        """A client's data in the ids of a vocabulary: each of the population's words has one, or a row of them."""
         sentences = self.sentences(client)
-        return ClientDataset(self.client_ids[client], Ragged(word_id[sentences.values], sentences.offsets))
+        if isinstance(codes, Ragged):
+            coded = codes.take(sentences.values)
+            return ClientDataset(self.client_ids[client], Ragged(coded.values, coded.offsets[sentences.offsets]))
+        return ClientDataset(self.client_ids[client], Ragged(codes[sentences.values], sentences.offsets))
 
     def word_ids(self, vocabulary: Vocabulary, *, cased: bool = False) -> IntArray:
         """For each of the population's words its id in the vocabulary, `<unk>` for none; uncased unless told."""

@@ -98,6 +98,11 @@ def load_pieces(path: str | Path) -> WordPieces:
     return _from_model(Path(path).read_bytes(), path)
 
 
+def pieces_from_bytes(model: bytes) -> WordPieces:
+    """The inventory of a file's content."""
+    return _from_model(model, "word pieces")
+
+
 def _from_model(model: bytes, path: str | Path) -> WordPieces:
     damaged = "is damaged or not a SentencePiece model"
     if not model:

@@ -1,0 +1,52 @@
+"""Several processes that share the work of a round: torch.distributed, as torchrun sets it up.
+
+Every rank holds the whole state and trains a share of the chunks; one sum a round over all ranks makes them agree
+again. Sums are integers, so they do not depend on the number of ranks.
+"""
+
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgram.core.errors import FedgramError
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One process among several; alone unless told."""
+
+    rank: int = 0
+    size: int = 1
+
+    def add(self, tensors: list[Tensor]) -> None:
+        """Replace integer tensors by their sums over all ranks."""
+        if self.size > 1:
+            for tensor in tensors:
+                torch.distributed.all_reduce(tensor)
+
+    def same(self, numbers: list[float]) -> list[float]:
+        """The numbers of rank 0, on every rank."""
+        if self.size == 1:
+            return numbers
+        shared = torch.tensor(numbers, dtype=torch.float64)
+        torch.distributed.broadcast(shared, 0)
+        return [float(x) for x in shared]
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self.size > 1:
+            torch.distributed.destroy_process_group()
+
+
+def join_ranks() -> Ranks:
+    """Join the other processes if torchrun, or `fedgram train --workers`, started this one."""
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Ranks()
+    if not torch.distributed.is_available():
+        raise FedgramError("this build of torch has no torch.distributed; use one worker")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(backend, init_method=os.environ.get("FEDGRAM_RENDEZVOUS", "env://"),
+        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))  # fmt: skip
+    return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())

@@ -1,0 +1,125 @@
+"""A trained network and its file: shape, weights, and the vocabulary that gives its ids their meaning.
+
+A word network's vocabulary are words. A word-piece network's are pieces, and it carries the SentencePiece model that
+cuts words into them. Both carry the words of 𝒱, against which sentence likelihoods tell known words from others, so
+that networks of both kinds can be compared. Everything is uncased.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgram.core.arrays import IntArray, Ragged, frozen
+from fedgram.core.errors import FedgramError, InputError, InvariantError
+from fedgram.core.storage import Artefact, read_artefact, write_artefact
+from fedgram.neural.model import ModelShape
+from fedgram.text.normalize import uncase
+from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary
+from fedgram.text.wordpieces import WordPieces, pieces_from_bytes
+
+KIND, VERSION = "network", 1
+WeightArrays = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coding:
+    """How text becomes a network's ids: the vocabulary of ids, 𝒱, and for word pieces the SentencePiece model."""
+
+    vocabulary: Vocabulary
+    known: Vocabulary
+    pieces: bytes | None = None
+
+    def codes(self, words: Sequence[str]) -> Ragged:
+        """For each word, cased or not, its ids: one, or one a piece."""
+        plain = [uncase(word) for word in words]
+        if self.pieces is None:
+            return Ragged(np.array(self.vocabulary.encode(plain), np.int32), np.arange(len(words) + 1))
+        inventory = pieces_from_bytes(self.pieces)
+        codes = inventory.encode_words(plain)
+        return Ragged(_piece_ids(inventory)[codes.values], codes.offsets)
+
+    def is_known(self, words: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether each word is in 𝒱."""
+        return np.array([uncase(word) in self.known for word in words], np.bool_)
+
+
+def word_coding(frequency: Mapping[str, float], words: int) -> Coding:
+    """The most frequent words, `words` of them with the three special ones."""
+    vocabulary = Vocabulary.of(list(frequency)[: words - len(SPECIAL)])
+    return Coding(vocabulary, vocabulary)
+
+
+def piece_coding(pieces: bytes, frequency: Mapping[str, float], known: int) -> Coding:
+    """Word pieces; 𝒱 are the most frequent words, `known` of them with the three special ones."""
+    inventory = pieces_from_bytes(pieces)
+    vocabulary = Vocabulary.of(p for i, p in enumerate(inventory.pieces) if i != inventory.unknown)
+    return Coding(vocabulary, Vocabulary.of(list(frequency)[: known - len(SPECIAL)]), pieces)
+
+
+def _piece_ids(inventory: WordPieces) -> IntArray:
+    """The network's ids of SentencePiece's."""
+    ids = np.arange(len(inventory.pieces), dtype=np.int32) + len(SPECIAL)
+    ids[inventory.unknown :] -= 1
+    ids[inventory.unknown] = UNK
+    return ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A shape with weights and the coding of text; `about` says how it was trained."""
+
+    shape: ModelShape
+    weights: WeightArrays
+    coding: Coding
+    about: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if self.shape.words != len(self.coding.vocabulary):
+            raise InvariantError("Network: its vocabulary and its shape differ in size")
+        if {name: w.shape for name, w in self.weights.items()} != self.shape.sizes():
+            raise InvariantError("Network: its weights do not have its shape")
+        for weight in self.weights.values():
+            if weight.dtype != np.float32 or not np.isfinite(weight).all():
+                raise InvariantError("Network: a weight is not a finite number in single precision")
+            frozen(weight)
+
+
+def write_network(path: str | Path, network: Network) -> str:
+    """Write a network; returns its digest."""
+    arrays: dict[str, NDArray[Any]] = {f"weights.{name}": w for name, w in network.weights.items()}
+    arrays |= coding_arrays(network.coding)
+    fields = {"shape": asdict(network.shape), "about": dict(network.about)}
+    return write_artefact(path, Artefact(KIND, VERSION, fields, arrays))
+
+
+def read_network(path: str | Path) -> Network:
+    """Read a network."""
+    artefact = read_artefact(path, kind=KIND, version=VERSION)
+    try:
+        weights = {n.removeprefix("weights."): a for n, a in artefact.arrays.items() if n.startswith("weights.")}
+        shape = ModelShape(**artefact.fields["shape"])
+        return Network(shape, weights, coding_from(artefact.arrays), artefact.fields["about"])
+    except (KeyError, TypeError, ValueError, FedgramError) as error:
+        raise InputError(path, f"does not hold a network: {error}") from None
+
+
+def coding_arrays(coding: Coding) -> dict[str, NDArray[np.uint8]]:
+    """A coding as arrays of bytes."""
+    texts = {"vocabulary": "\n".join(coding.vocabulary.words).encode()}
+    if coding.pieces is not None:
+        texts |= {"known": "\n".join(coding.known.words).encode(), "pieces": coding.pieces}
+    return {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
+
+
+def coding_from(arrays: Mapping[str, NDArray[Any]]) -> Coding:
+    """The coding that `coding_arrays` wrote."""
+    texts = {name: arrays[name].tobytes() for name in ("vocabulary", "known", "pieces") if name in arrays}
+    vocabulary = Vocabulary(tuple(texts["vocabulary"].decode().split("\n")))
+    if "pieces" not in texts:
+        return Coding(vocabulary, vocabulary)
+    return Coding(vocabulary, Vocabulary(tuple(texts["known"].decode().split("\n"))), texts["pieces"])

@@ -1,0 +1,127 @@
+"""How well a network predicts sentences: SLL, SLL^e, perplexity, and next-word accuracy.
+
+    SLL   = Σ_i log p(x_i | x_1 … x_{i−1}),   SLL^e = the same over the words of 𝒱 alone, a sentence on average
+
+A word of several pieces counts with all of them, so that word and word-piece networks can be compared on the same
+sentences. Perplexity is a symbol of the network's, `</s>` included, and unknown words as `<unk>`. Accuracy is for word
+networks: over typed words, where one outside the vocabulary counts as wrong, and `<unk>` and `</s>` are never proposed;
+placeholders such as `<number>` are not typed words. Paper: §7.1.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgram.core.arrays import BoolArray, FloatArray, LongArray, Ragged
+from fedgram.neural.cell import Weights
+from fedgram.neural.model import ModelShape, hidden_outputs, logits
+from fedgram.neural.network import Coding
+from fedgram.text.normalize import PLACEHOLDERS
+from fedgram.text.population import Population
+from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK
+
+_POSITIONS = 4096  # scored at once
+NO_RANK = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredText:
+    """Sentences as a network's ids; by token: whether its word is in 𝒱, and whether it is a word that was typed."""
+
+    sentences: Ragged
+    known: BoolArray
+    typed: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Means over sentences, typed words and symbols; `top1` and `top3` are None for word pieces."""
+
+    sll: float
+    sll_e: float
+    perplexity: float
+    top1: float | None
+    top3: float | None
+    sentences: int
+    words: int
+
+
+def text_to_score(coding: Coding, population: Population, clients: LongArray) -> ScoredText:
+    """The sentences of some clients."""
+    codes, known = coding.codes(population.words), coding.is_known(population.words)
+    typed = np.array([word not in PLACEHOLDERS for word in population.words], np.bool_)
+    parts = [population.sentences(client) for client in clients.tolist()]
+    spoken = Ragged.concatenate(parts)
+    coded = codes.take(spoken.values)
+    sentences = Ragged(coded.values, coded.offsets[spoken.offsets])
+    word = np.repeat(spoken.values, np.diff(coded.offsets))
+    return ScoredText(sentences, known[word], typed[word])
+
+
+def score(
+    shape: ModelShape, weights: Weights, text: ScoredText, *, pieces: bool,
+    on_sentences: Callable[[int], object] = lambda _: None,
+) -> Scores:  # fmt: skip
+    """Score a text with weights on any device."""
+    log_prob, end, rank = np.empty(len(text.known)), np.empty(len(text.sentences)), np.empty(len(text.known), np.int64)
+    for chosen, token_log_prob, token_rank, end_log_prob in _judged(shape, weights, text.sentences, ranks=not pieces):
+        at = text.sentences.places(chosen)
+        log_prob[at], rank[at], end[chosen] = token_log_prob, token_rank, end_log_prob
+        on_sentences(len(chosen))
+    return summarize(text, log_prob, end, None if pieces else rank)
+
+
+def summarize(text: ScoredText, log_prob: FloatArray, end: FloatArray, rank: LongArray | None) -> Scores:
+    """The means."""
+    sentences = max(len(text.sentences), 1)
+    symbols, typed = max(len(log_prob) + len(end), 1), text.typed
+    top1, top3 = (_share(rank[typed] < k) if rank is not None else None for k in (1, 3))
+    sll, sll_e = float(log_prob.sum()) / sentences, float(log_prob[text.known].sum()) / sentences
+    perplexity = float(np.exp(-(log_prob.sum() + end.sum()) / symbols))
+    return Scores(sll, sll_e, perplexity, top1, top3, len(text.sentences), int(typed.sum()))
+
+
+def _share(right: BoolArray) -> float:
+    return float(right.mean()) if len(right) else 0.0
+
+
+def _judged(
+    shape: ModelShape, weights: Weights, sentences: Ragged, *, ranks: bool
+) -> Iterator[tuple[LongArray, FloatArray, LongArray, FloatArray]]:
+    """By batch of sentences of like lengths: which, log p and rank of each token, and log p of each end."""
+    device = weights["embedding"].device
+    lengths = np.diff(sentences.offsets)
+    order = np.argsort(lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        count = 1  # as many as fit when padded to the longest
+        while first + count < len(order) and (count + 1) * (lengths[order[first + count]] + 1) <= _POSITIONS:
+            count += 1
+        chosen = order[first : first + count]
+        first += count
+        length = int(lengths[chosen[-1]]) + 1
+        words, targets = np.full((count, length), BOS, np.int64), np.full((count, length), EOS, np.int64)
+        inside = np.arange(length) < lengths[chosen][:, None]
+        targets[inside] = sentences.take(chosen).values
+        words[:, 1:][inside[:, :-1]] = targets[inside]
+        with torch.no_grad():
+            rows, wanted = torch.from_numpy(words).to(device), torch.from_numpy(targets).to(device)
+            log_p, rank = _look_up(shape, weights, rows, wanted, ranks)
+        yield chosen, log_p[inside], rank[inside], log_p[np.arange(count), lengths[chosen]]
+
+
+def _look_up(
+    shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, ranks: bool
+) -> tuple[FloatArray, LongArray]:
+    """Log p of every target, and how many words are more probable."""
+    scores = logits(weights, hidden_outputs(shape, weights, words))
+    wanted = scores.gather(-1, targets.unsqueeze(-1))
+    log_p = (wanted.squeeze(-1) - scores.logsumexp(dim=-1)).double().cpu().numpy()
+    if not ranks:
+        return log_p, np.zeros(log_p.shape, np.int64)
+    above = scores[..., len(SPECIAL) :] > wanted
+    rank = above.sum(dim=-1).masked_fill(targets == UNK, NO_RANK).cpu().numpy()
+    return log_p, rank
