@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgram.core.arrays import FloatArray
 from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.jit import kernel
 
 Arrays = Mapping[str, NDArray[np.floating[Any]]]
 RULES = ("nesterov", "momentum", "adam")
@@ -64,15 +66,32 @@ def move(model: ServerModel, change: Arrays, step: ServerStep) -> ServerModel:
     for name, w in model.weights.items():
         if change[name].shape != w.shape or not np.isfinite(change[name]).all():
             raise InvariantError(f"the change of {name!r} has another shape, or is not finite")
-        g = -change[name]
-        v = model.first.get(name, np.zeros_like(w))
+        weights[name], first[name] = w.copy(), model.first.get(name, np.zeros_like(w)).copy()
+        flat = weights[name].reshape(-1), first[name].reshape(-1)
         if step.rule == "adam":
-            first[name] = step.momentum * v + (1.0 - step.momentum) * g
-            u = model.second.get(name, np.zeros_like(w))
-            second[name] = step.second_momentum * u + (1.0 - step.second_momentum) * g * g
-            direction = first[name] / (np.sqrt(second[name]) + step.tau)
+            second[name] = model.second.get(name, np.zeros_like(w)).copy()
+            rates = step.learning_rate, step.momentum, step.second_momentum, step.tau
+            _adam(*flat, second[name].reshape(-1), change[name].reshape(-1), *rates)
         else:
-            first[name] = step.momentum * v + g
-            direction = g + step.momentum * first[name] if step.rule == "nesterov" else first[name]
-        weights[name] = w - step.learning_rate * direction
+            nesterov = step.rule == "nesterov"
+            _momentum(*flat, change[name].reshape(-1), step.learning_rate, step.momentum, nesterov)
     return ServerModel(weights, first, second)
+
+
+@kernel
+def _momentum(w: FloatArray, v: FloatArray, change: FloatArray, eta: float, mu: float, nesterov: bool) -> None:
+    for k in range(len(w)):
+        g = -np.float64(change[k])
+        v[k] = mu * v[k] + g
+        w[k] -= eta * (g + mu * v[k] if nesterov else v[k])
+
+
+@kernel
+def _adam(
+    w: FloatArray, m: FloatArray, u: FloatArray, change: FloatArray, eta: float, beta1: float, beta2: float, tau: float
+) -> None:
+    for k in range(len(w)):
+        g = -np.float64(change[k])
+        m[k] = beta1 * m[k] + (1.0 - beta1) * g
+        u[k] = beta2 * u[k] + (1.0 - beta2) * g * g
+        w[k] -= eta * m[k] / (np.sqrt(u[k]) + tau)

@@ -1,9 +1,10 @@
 """The inner functions of `neural/explicit_step.py` as GPU kernels in Triton; see there for what they compute.
 
 Softmax: one kernel goes over the vocabulary with a running maximum, as attention does, and yields log Σ exp and p·E
-without storing p; a second goes over it again, rebuilds p − y tile by tile, and subtracts (p − y)ᵀ·h from the
-embedding where it lies. So a step reads the embedding twice and writes it once. Layer norms and gates: one program a
-row or a client, everything between two matrix products in registers. No atomics: the same input gives the same bits.
+without storing p; a second goes over it again, rebuilds p tile by tile, and subtracts pᵀ·h from the embedding where it
+lies; the rows of the targets are added to afterwards. So a step reads the embedding twice and writes it once. Layer
+norms and gates: one program a row, everything between two matrix products in registers. No atomics: the same input
+gives the same bits.
 """
 
 import torch
@@ -31,6 +32,7 @@ def softmax_step(
 ) -> tuple[Tensor, Tensor]:
     """As `explicit_step.softmax_step`."""
     clients, size, width = embedding.shape
+    h, targets, share = h.contiguous(), targets.contiguous(), share.contiguous()
     positions = h.shape[1]
     block = max(16, triton.next_power_of_2(width))
     tile = min(128, max(16, _TILE // block))
@@ -55,18 +57,26 @@ def softmax_step(
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
     step_kernel[clients, vocabulary_tiles](
-        operand, embedding, bias, level, share, targets.int(), positions, size, rate, width,
-        POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4,
+        operand, embedding, bias, level - share.log(), positions, size, rate, width,
+        POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4, num_stages=1,
     )  # fmt: skip
+    _subtract(embedding, bias, at, h, share, -rate)
     return loss, dh
 
 
 def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: float) -> None:
     """As `explicit_step.subtract_rows`."""
+    _subtract(embedding, None, words, dx, None, rate)
+
+
+def _subtract(
+    embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None, rate: float
+) -> None:
+    """Subtract rate·scale·dx from the embeddings of words, and rate·scale from their biases."""
     clients, size, width = embedding.shape
     subtract_rows_kernel[(clients,)](
-        embedding, words, dx.contiguous(), words.shape[1], size, width, rate, WIDTH=triton.next_power_of_2(width),
-        num_warps=1,
+        embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width, rate,
+        BIASED=bias is not None, WIDTH=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
 
 

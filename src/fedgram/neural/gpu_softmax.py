@@ -49,10 +49,10 @@ def attend_kernel(
 
 @triton.jit
 def step_kernel(
-    h_at, embedding_at, bias_at, level_at, share_at, target_at, positions, size, rate,
+    h_at, embedding_at, bias_at, level_at, positions, size, rate,
     width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """For a tile of words: subtract rate·(p − y)ᵀ·h from the embedding, and its sum over positions from the bias."""
+    """For a tile of words: subtract rate·pᵀ·h from the embedding, and p's sum over positions from the bias."""
     client = tl.program_id(0).to(tl.int64)
     bias_at += client * size
     h_at += client * positions * width
@@ -68,28 +68,33 @@ def step_kernel(
     for first in range(0, positions, POSITIONS):
         n = first + tl.arange(0, POSITIONS)
         h = tl.load(h_at + n[:, None] * width + d[None, :], (n[:, None] < positions) & (d[None, :] < width), 0.0)
-        level = tl.load(level_at + client * positions + n, n < positions, 0.0)
-        share = tl.load(share_at + client * positions + n, n < positions, 0.0)
-        target = tl.load(target_at + client * positions + n, n < positions, -1)
-        logit = product_kernel(e, tl.trans(h), PRECISION) + bias[:, None]
-        q = (tl.exp(logit - level[None, :]) - (v[:, None] == target[None, :]).to(tl.float32)) * share[None, :]
-        slope += product_kernel(q, h, PRECISION)
-        bias_slope += tl.sum(q, 1)
+        level = tl.load(level_at + client * positions + n, n < positions, float("inf"))
+        p = tl.exp(product_kernel(e, tl.trans(h), PRECISION) + (bias[:, None] - level[None, :]))
+        slope += product_kernel(p, h, PRECISION)
+        bias_slope += tl.sum(p, 1)
     old = tl.load(at, inside, 0.0, cache_modifier=".cg")  # again, from the cache, so as not to keep it in registers
     tl.store(at, old - rate * slope, inside)
     tl.store(bias_at + v, bias - rate * bias_slope, v < size)
 
 
 @triton.jit
-def subtract_rows_kernel(embedding_at, words_at, dx_at, positions, size, width, rate, WIDTH: tl.constexpr):
+def subtract_rows_kernel(
+    embedding_at, bias_at, words_at, dx_at, scale_at, positions, size, width, rate,
+    BIASED: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """A program a client, position after position: a word that occurs twice is changed twice, always in this order."""
     client = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, WIDTH)
     for n in range(positions):
-        word = tl.load(words_at + client * positions + n)
-        at = embedding_at + (client * size + word) * width + d
-        dx = tl.load(dx_at + (client * positions + n) * width + d, d < width, 0.0)
-        tl.store(at, tl.load(at, d < width, 0.0) - rate * dx, d < width)
+        row = client * positions + n
+        word = client * size + tl.load(words_at + row)
+        scale = rate
+        if BIASED:
+            scale *= tl.load(scale_at + row)
+            tl.store(bias_at + word, tl.load(bias_at + word) - scale)
+        at = embedding_at + word * width + d
+        dx = tl.load(dx_at + row * width + d, d < width, 0.0)
+        tl.store(at, tl.load(at, d < width, 0.0) - scale * dx, d < width)
 
 
 @triton.jit

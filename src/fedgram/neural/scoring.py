@@ -80,7 +80,7 @@ def summarize(text: ScoredText, log_prob: FloatArray, end: FloatArray, rank: Lon
     symbols, typed = max(len(log_prob) + len(end), 1), text.typed
     top1, top3 = (_share(rank[typed] < k) if rank is not None else None for k in (1, 3))
     sll, sll_e = float(log_prob.sum()) / sentences, float(log_prob[text.known].sum()) / sentences
-    perplexity = float(np.exp(-(log_prob.sum() + end.sum()) / symbols))
+    perplexity = float(np.exp(np.minimum(-(log_prob.sum() + end.sum()) / symbols, 700.0)))
     return Scores(sll, sll_e, perplexity, top1, top3, len(text.sentences), int(typed.sum()))
 
 

@@ -22,7 +22,7 @@ stacks = []
 for inner in (explicit_step, gpu_kernels):
     stack = {{name: w.clone() for name, w in start.items()}}
     for t in range(min(2, packed.words.shape[1])):
-        words, targets = (torch.from_numpy(a[:, t]).long().mT.contiguous() for a in (packed.words, packed.targets))
+        words, targets = (torch.from_numpy(a).long().mT.contiguous()[:, t] for a in (packed.words, packed.targets))
         loss = explicit_step.descend(shape, stack, words, targets, 0.1, inner)
     stacks.append({{**stack, "loss": loss}})
 for name in stacks[0]:
