@@ -58,7 +58,7 @@ def softmax_step(
     dh = (mean - wanted) * share.unsqueeze(-1)
     step_kernel[clients, vocabulary_tiles](
         operand, embedding, bias, level - share.log(), positions, size, rate, width,
-        POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4, num_stages=1,
+        POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4, num_stages=2,
     )  # fmt: skip
     _subtract(embedding, bias, at, h, share, -rate)
     return loss, dh
@@ -93,7 +93,7 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, ad
     """As `explicit_step.multiply`."""
     clients, rows, inner = x.shape
     outer = weight.shape[2]
-    width, column = (64, 128) if weight.stride(2) == 1 else (128, 32)
+    width, column = (32, 128) if weight.stride(2) == 1 else (64, 32)
     multiply_kernel[clients, triton.cdiv(outer, column)](
         x, weight, x if scale is None else scale, out, rows, inner, outer,
         x.stride(0), 0 if scale is None else scale.stride(0), out.stride(0), *weight.stride(),
