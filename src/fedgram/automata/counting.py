@@ -101,8 +101,8 @@ def expected_visits(model: NGramModel, *, tolerance: float = 1e-13) -> FloatArra
         remaining = float(following.sum()) / max(1.0 - ratio, 1e-300)
         drift = float(np.abs(following - ratio * now).sum()) / max(1.0 - ratio, 1e-300)
         total += following
-        if ratio > 1.0 - 1e-12:
-            break
+        if ratio > 1.0 - 1e-12 and np.abs(following - now).sum() <= 1e-12 * now.sum():
+            break  # nothing ends, and nothing changes any more
         if drift <= tolerance * total.sum() or remaining <= tolerance * total.sum():
             return total + following * (ratio / (1.0 - ratio))
         now = following
