@@ -82,10 +82,12 @@ def spell_words(words: Vocabulary, pieces: WordPieces, labels: Vocabulary) -> Le
     A word that cannot be spelled with these labels has no code.
     """
     label = np.array([labels[piece] for piece in pieces.pieces], np.int32)
-    codes = pieces.encode_words(words.words[len(SPECIAL) :])
     is_final = np.array([piece.endswith(MARK) for piece in labels.words])
-    empty = np.zeros(len(SPECIAL), np.int64)
-    return lexicon_from_codes(Ragged(label[codes.values], np.concatenate([empty, codes.offsets])), is_final)
+    spelled = [y for y, word in enumerate(words.words) if y >= len(SPECIAL) and MARK not in word]
+    codes = pieces.encode_words([words.words[y] for y in spelled])
+    lengths = np.zeros(len(words) + 1, np.int64)
+    lengths[np.array(spelled, np.int64) + 1] = np.diff(codes.offsets)
+    return lexicon_from_codes(Ragged(label[codes.values], np.cumsum(lengths)), is_final)
 
 
 def lexicon_from_codes(codes: Ragged, is_final: Sequence[bool] | BoolArray) -> Lexicon:

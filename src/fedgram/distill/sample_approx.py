@@ -32,7 +32,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.storage import content_digest
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.sample_counts import SampleCounts
-from fedgram.distill.source import NGramSource, SourceModel
+from fedgram.distill.source import NGramSource, SourceModel, state_entropies
 from fedgram.text.vocabulary import Vocabulary
 
 BATCH = 1024
@@ -44,12 +44,11 @@ class Counting(Protocol):
     """A way to count samples on a topology, such as SampleApprox's and CapSampleApprox's."""
 
     @property
-    def topology(self) -> Topology:
-        """What is counted on."""
-
-    @property
     def digest(self) -> str:
         """A name of all that the counts depend on."""
+
+    def zero(self) -> SampleCounts:
+        """The counts of no samples."""
 
     def add(self, counts: SampleCounts, samples: range) -> None:
         """Count the samples of these numbers."""
@@ -70,6 +69,10 @@ class PlainCounting:
     def digest(self) -> str:
         """Of the source, the topology and the seed."""
         return content_digest({"source": self.source.digest, "seed": self.seed}, topology_arrays(self.topology))
+
+    def zero(self) -> SampleCounts:
+        """On the topology."""
+        return SampleCounts.zero(self.topology)
 
     def add(self, counts: SampleCounts, samples: range) -> None:
         """Let the samples walk the topology in lock-step."""
@@ -96,17 +99,22 @@ class NGramCounting:
         words = len(source.vocabulary)
         self.topology, (_, self.arc) = union_topology([source.model.topology, topology], words)
         self.refined = express_on(source.model, self.topology)
+        self.entropies = state_entropies(self.refined)
 
     @property
     def digest(self) -> str:
         """Of the source, the topology and the seed."""
         return PlainCounting(self.source, self.target, self.seed).digest
 
+    def zero(self) -> SampleCounts:
+        """On the union."""
+        return SampleCounts.zero(self.topology)
+
     def add(self, counts: SampleCounts, samples: range) -> None:
         """Count visits."""
         states = visited_states(self.topology, self.source.sample(samples, seed=self.seed))
         counts.visits += np.bincount(states, minlength=self.topology.states)
-        counts.add_entropy(None)
+        counts.add_entropy(self.entropies[states])
 
     def finish(self, counts: SampleCounts) -> TopologyCounts:
         """What the source says at its visits, on the target."""
@@ -145,13 +153,16 @@ class CountingOptions:
     on_samples: Callable[[int], object] = lambda _: None
 
 
-def count_samples(counting: Counting, samples: int, options: CountingOptions = CountingOptions()) -> SampleCounts:  # noqa: B008
+ONE_WORKER = CountingOptions()
+
+
+def count_samples(counting: Counting, samples: int, options: CountingOptions = ONE_WORKER) -> SampleCounts:
     """Count samples 0 … samples − 1."""
     if samples < 1 or options.batch < 1 or options.workers < 1:
         raise FedgramError("the numbers of samples, of samples a batch and of workers must be at least 1")
-    total = SampleCounts.zero(counting.topology)
+    total = counting.zero()
     if options.checkpoint:
-        total = options.checkpoint.read(counting.topology, counting.digest, samples)
+        total = options.checkpoint.read(total, counting.digest, samples)
         options.on_samples(total.samples)
     for shard in _in_order(counting, samples, total.samples, options):
         total = total + shard
@@ -177,7 +188,7 @@ def _in_order(counting: Counting, samples: int, first: int, options: CountingOpt
 
 def count_shard(counting: Counting, samples: range, options: CountingOptions) -> SampleCounts:
     """Count the samples of one shard, batch by batch."""
-    counts = SampleCounts.zero(counting.topology)
+    counts = counting.zero()
     for first in range(samples.start, samples.stop, options.batch):
         batch = range(first, min(first + options.batch, samples.stop))
         counting.add(counts, batch)
@@ -191,7 +202,8 @@ class Fit:
     """A model fitted to counts, and how far it is from them, in nats a sentence.
 
     `before` is the cross-entropy of the model that takes the source's average probability over visits ("summed"),
-    `after` that of the KL minimum; `unvisited` states follow their backoff.
+    `after` that of the KL minimum, and `entropy` the source's, where it is known: the differences are the divergences.
+    `unvisited` states follow their backoff.
     """
 
     model: NGramModel
@@ -199,9 +211,10 @@ class Fit:
     before: float
     after: float
     unvisited: int
+    entropy: float | None = None
 
 
-def fit(counts: TopologyCounts, vocabulary: Vocabulary) -> Fit:
+def fit(counts: TopologyCounts, vocabulary: Vocabulary, *, entropy: float | None = None) -> Fit:
     """The KL minimum of sampled counts.
 
     One visit more to each visited state, distributed as its summed counts are, keeps rarely visited states sane at
@@ -214,6 +227,7 @@ def fit(counts: TopologyCounts, vocabulary: Vocabulary) -> Fit:
         before=cross_entropy(counts, summed_model(counts, vocabulary)),
         after=cross_entropy(counts, model),
         unvisited=int(np.sum(through <= 0.0)),
+        entropy=entropy,
     )  # fmt: skip
 
 
@@ -223,8 +237,9 @@ def sample_approx(
     *,
     samples: int,
     seed: int,
-    options: CountingOptions = CountingOptions(),  # noqa: B008
+    options: CountingOptions = ONE_WORKER,
 ) -> Fit:
     """SampleApprox(source, topology): the topology is over the source's vocabulary (see `adopt_topology`)."""
     counting = counting_step(source, topology, seed)
-    return fit(counting.finish(count_samples(counting, samples, options)), source.vocabulary)
+    counted = count_samples(counting, samples, options)
+    return fit(counting.finish(counted), source.vocabulary, entropy=counted.source_entropy)

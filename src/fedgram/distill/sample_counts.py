@@ -24,24 +24,29 @@ from fedgram.core.jit import kernel
 BITS = 34
 MOST_VISITS = 1 << (62 - BITS)
 _ENTROPY_BITS = 24
-_ROUND = 1.5 * 2.0**52  # added to a small number, it leaves the nearest integer in the lowest bits
-_ROUND_BITS = int(np.float64(_ROUND).view(np.int64))
+ROUND = 1.5 * 2.0**52  # added to a small number, it leaves the nearest integer in the lowest bits
+ROUND_BITS = int(np.float64(ROUND).view(np.int64))
 
 
 @dataclass(slots=True, eq=False)
 class SampleCounts:
-    """S(x, q) by arc in fixed point and N(q) by state, over `samples` samples; and their entropy, where it is known."""
+    """S(x, q) by arc in fixed point and N(q) by state, over `samples` samples; and their entropy, where it is known.
+
+    Where the source is an automaton, some counts may be left to be taken from the visits to its own states.
+    """
 
     topology: Topology
     summed: LongArray
     visits: LongArray
+    source_visits: LongArray
     samples: int = 0
     entropy: int | None = 0
 
     @classmethod
-    def zero(cls, topology: Topology) -> "SampleCounts":
+    def zero(cls, topology: Topology, source_states: int = 0) -> "SampleCounts":
         """The counts of no samples."""
-        return cls(topology, np.zeros(topology.arcs, np.int64), np.zeros(topology.states, np.int64))
+        summed, visits = np.zeros(topology.arcs, np.int64), np.zeros(topology.states, np.int64)
+        return cls(topology, summed, visits, np.zeros(source_states, np.int64))
 
     def add(
         self, p: NDArray[np.floating[Any]], row: LongArray, states: IntArray, entropy: FloatArray | None = None
@@ -66,10 +71,11 @@ class SampleCounts:
         if self.summed.shape != other.summed.shape or self.visits.shape != other.visits.shape:
             raise InvariantError("SampleCounts: counts on different topologies cannot be added")
         entropy = None if self.entropy is None or other.entropy is None else self.entropy + other.entropy
-        samples, visits = self.samples + other.samples, self.visits + other.visits
+        summed, visits = self.summed + other.summed, self.visits + other.visits
         if int(visits.sum()) > MOST_VISITS:
             raise FedgramError(f"more than {MOST_VISITS:,} visits cannot be counted; ask for fewer samples")
-        return SampleCounts(self.topology, self.summed + other.summed, visits, samples, entropy)
+        source_visits, samples = self.source_visits + other.source_visits, self.samples + other.samples
+        return SampleCounts(self.topology, summed, visits, source_visits, samples, entropy)
 
     @property
     def positions(self) -> int:
@@ -94,9 +100,9 @@ class SampleCounts:
 
 @kernel
 def to_fixed_point(p: NDArray[np.floating[Any]], scratch: FloatArray) -> None:
-    """Leave p·2^34, rounded, in the bits of `scratch`; read them by `scratch.view(np.int64) - _ROUND_BITS`."""
+    """Leave p·2^34, rounded, in the bits of `scratch`; read them by `scratch.view(np.int64) - ROUND_BITS`."""
     for x in range(len(p)):
-        scratch[x] = p[x] * 2.0**BITS + _ROUND
+        scratch[x] = p[x] * 2.0**BITS + ROUND
 
 
 @kernel
@@ -119,7 +125,7 @@ def _add(
             add_path(first_arc, label, backoff, summed, fixed, states[i], j - i)
             i = j
         for e in range(first_arc[1]):
-            summed[e] += (i - first) * (fixed[label[e]] - _ROUND_BITS)
+            summed[e] += (i - first) * (fixed[label[e]] - ROUND_BITS)
 
 
 @kernel
@@ -129,7 +135,7 @@ def add_path(
     """Add a row to the states on q's backoff path, the empty history excepted."""
     while q > 0:
         for e in range(first_arc[q], first_arc[q + 1]):
-            summed[e] += times * (fixed[label[e]] - _ROUND_BITS)
+            summed[e] += times * (fixed[label[e]] - ROUND_BITS)
         q = backoff[q]
 
 

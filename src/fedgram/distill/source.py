@@ -106,13 +106,13 @@ class NGramSource:
         return content_digest(fields, arrays)
 
     @cached_property
-    def _weight(self) -> FloatArray:
+    def weight(self) -> FloatArray:
+        """The probabilities of the model's arcs."""
         return np.exp(self.model.log_weight)
 
     @cached_property
     def _entropies(self) -> FloatArray:
-        t = self.model.topology
-        return _state_entropies(t.first_arc, t.backoff, backoff_arcs(t), self.model.log_weight, self.model.log_backoff)
+        return state_entropies(self.model)
 
     def sample(self, samples: range, *, seed: int) -> Ragged:
         """Sentences by number, as `sample_sentences` draws them."""
@@ -121,7 +121,7 @@ class NGramSource:
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
         """Position by position; samples in one state share a row."""
         sentences = self.sample(samples, seed=seed) if sentences is None else sentences
-        t, words, weight = self.model.topology, len(self.vocabulary), self._weight
+        t, words, weight = self.model.topology, len(self.vocabulary), self.weight
         states, lengths = visited_states(t, sentences), np.diff(sentences.offsets)
         first_visit = sentences.offsets[:-1] + np.arange(len(sentences))
         said = np.append(sentences.values, EOS)
@@ -140,6 +140,12 @@ class NGramSource:
 
     def __repr__(self) -> str:
         return f"NGramSource({self.model})"
+
+
+def state_entropies(model: NGramModel) -> FloatArray:
+    """The entropy of what comes next, at every state, in nats."""
+    t = model.topology
+    return _state_entropies(t.first_arc, t.backoff, backoff_arcs(t), model.log_weight, model.log_backoff)
 
 
 @kernel
