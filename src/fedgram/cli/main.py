@@ -15,9 +15,11 @@ from fedgram.core.errors import FedgramError
 _GROUPS = {
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
+    "distill": ("fedgram.cli.distill", "Find the n-gram model closest to a source."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
+    "workflow": ("fedgram.cli.workflow", "Run Algorithm 1: eight n-gram models from two sources."),
 }
 
 
