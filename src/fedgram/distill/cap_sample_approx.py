@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedgram.automata.approximate import adopt_topology
 from fedgram.automata.counting import TopologyCounts, counts_from_visits, summed_counts, visited_states
 from fedgram.automata.model import NGramModel
-from fedgram.automata.topology import Topology, find_arc
+from fedgram.automata.topology import Topology
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.jit import kernel
 from fedgram.core.storage import content_digest
@@ -28,7 +28,7 @@ from fedgram.distill.sample_approx import (
     fit,
     topology_arrays,
 )
-from fedgram.distill.sample_counts import BITS, ROUND, ROUND_BITS, SampleCounts, add_path
+from fedgram.distill.sample_counts import SCALE, SampleCounts, add_path
 from fedgram.distill.source import NGramSource, SourceModel
 
 
@@ -96,16 +96,18 @@ def _add_cased(
     """Visits come by row, then by state of A_W, then by state; what they share is done once."""
     base, first_ratio, ratio_word, ratio = table
     words = len(uncased_id)
-    usual, scratch, seen = np.empty(words), np.empty(words), np.full(words, -1, np.int64)
-    fixed, usual_fixed = scratch.view(np.int64), usual.view(np.int64)
-    changed = np.empty(words, np.int32)
+    usual, fixed, total = np.empty(words, np.int64), np.empty(words, np.int64), np.zeros(words, np.int64)
+    seen, changed = np.full(words, -1, np.int64), np.empty(words, np.int32)
     i = 0
     while i < len(row):
-        r, first = row[i], i
+        end, line = i, p[row[i]]
+        while end < len(row) and row[end] == row[i]:
+            end += 1
         for y in range(words):
-            usual[y] = p[r, uncased_id[y]] * base[y] * 2.0**BITS + ROUND
-            scratch[y] = usual[y]
-        while i < len(row) and row[i] == r:
+            usual[y] = np.int64(np.rint(line[uncased_id[y]] * base[y] * SCALE))
+            fixed[y] = usual[y]
+            total[y] += (end - i) * usual[y]
+        while i < end:
             group, changes, at = i, 0, a[i]
             while at > 0:  # the longest history that reads a class decides
                 for k in range(first_ratio[at], first_ratio[at + 1]):
@@ -113,21 +115,21 @@ def _add_cased(
                     if seen[y] != group:
                         seen[y], changed[changes] = group, y
                         changes += 1
-                        scratch[y] = p[r, uncased_id[y]] * ratio[k] * 2.0**BITS + ROUND
+                        fixed[y] = np.int64(np.rint(line[uncased_id[y]] * ratio[k] * SCALE))
                 at = a_backoff[at]
-            while i < len(row) and row[i] == r and a[i] == a[group]:
+            while i < end and a[i] == a[group]:
                 j = i
-                while j < len(row) and row[j] == r and a[j] == a[group] and q[j] == q[i]:
+                while j < end and a[j] == a[group] and q[j] == q[i]:
                     j += 1
                 visits[q[i]] += j - i
                 add_path(first_arc, label, backoff, summed, fixed, q[i], j - i)
                 i = j
             for k in range(changes):
                 y = changed[k]
-                summed[find_arc(label, 0, first_arc[1], y)] += (i - group) * (fixed[y] - usual_fixed[y])
-                scratch[y] = usual[y]
-        for e in range(first_arc[1]):
-            summed[e] += (i - first) * (usual_fixed[label[e]] - ROUND_BITS)
+                total[y] += (i - group) * (fixed[y] - usual[y])
+                fixed[y] = usual[y]
+    for e in range(first_arc[1]):
+        summed[e] += total[label[e]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +177,7 @@ class CasedNGramCounting:
         said, first = np.zeros(len(self.source.vocabulary)), slice(0, int(model.topology.first_arc[1]))
         said[model.topology.label[first]] = summed_counts(own)[0][first]
         labels = t.label[: t.first_arc[1]]
-        unigrams = np.rint(said[casing.uncased_id[labels]] * casing.ratios.base[labels] * 2.0**BITS)
+        unigrams = np.rint(said[casing.uncased_id[labels]] * casing.ratios.base[labels] * SCALE)
         whole = counts + self.zero()
         whole.summed[: len(labels)] += unigrams.astype(np.int64)
         return whole.counts()
@@ -195,7 +197,7 @@ def _add_cased_states(
     base, first_ratio, ratio_word, ratio = table
     own = np.empty_like(unigram)
     own_in, ratio_in = np.full(len(own), -1, np.int64), np.full(len(uncased_id), -1, np.int64)
-    share = np.empty(len(uncased_id))
+    share, total = np.empty(len(uncased_id)), np.zeros(len(uncased_id), np.int64)
     i = 0
     while i < len(s):
         state, at, scale = i, s[i], 1.0
@@ -215,8 +217,8 @@ def _add_cased_states(
                     if ratio_in[y] != group:
                         ratio_in[y], share[y] = group, ratio[k]
                         p = own[uncased_id[y]] if own_in[uncased_id[y]] == state else scale * unigram[uncased_id[y]]
-                        more = np.int64(np.rint(p * (ratio[k] - base[y]) * 2.0**BITS))
-                        summed[find_arc(label, 0, first_arc[1], y)] += (end - group) * more
+                        more = np.int64(np.rint(p * (ratio[k] - base[y]) * SCALE))
+                        total[y] += (end - group) * more
                 at = a_backoff[at]
             while i < end:
                 j, at = i, q[i]
@@ -228,10 +230,12 @@ def _add_cased_states(
                         y, x = label[e], uncased_id[label[e]]
                         p = own[x] if own_in[x] == state else scale * unigram[x]
                         r = share[y] if ratio_in[y] == group else base[y]
-                        summed[e] += (j - i) * np.int64(np.rint(p * r * 2.0**BITS))
+                        summed[e] += (j - i) * np.int64(np.rint(p * r * SCALE))
                     at = backoff[at]
                 i = j
         source_visits[s[state]] += i - state
+    for e in range(first_arc[1]):
+        summed[e] += total[label[e]]
 
 
 def cased_counting_step(source: SourceModel, casing: Casing, topology: Topology, seed: int) -> Counting:

@@ -24,8 +24,7 @@ from fedgram.core.jit import kernel
 BITS = 34
 MOST_VISITS = 1 << (62 - BITS)
 _ENTROPY_BITS = 24
-ROUND = 1.5 * 2.0**52  # added to a small number, it leaves the nearest integer in the lowest bits
-ROUND_BITS = int(np.float64(ROUND).view(np.int64))
+SCALE = 2.0**BITS
 
 
 @dataclass(slots=True, eq=False)
@@ -99,33 +98,30 @@ class SampleCounts:
 
 
 @kernel
-def to_fixed_point(p: NDArray[np.floating[Any]], scratch: FloatArray) -> None:
-    """Leave p·2^34, rounded, in the bits of `scratch`; read them by `scratch.view(np.int64) - ROUND_BITS`."""
-    for x in range(len(p)):
-        scratch[x] = p[x] * 2.0**BITS + ROUND
-
-
-@kernel
 def _add(
     first_arc: LongArray, label: IntArray, backoff: IntArray, summed: LongArray, visits: LongArray,
     p: NDArray[np.floating[Any]], row: LongArray, states: IntArray,
 ) -> None:  # fmt: skip
-    """Visits come by row, then by state; equal ones are added at once."""
-    scratch = np.empty(p.shape[1])
-    fixed = scratch.view(np.int64)
+    """Visits come by row, then by state; equal ones are added at once, the empty history's label by label."""
+    fixed, total = np.empty(p.shape[1], np.int64), np.zeros(p.shape[1], np.int64)
     i = 0
     while i < len(row):
-        to_fixed_point(p[row[i]], scratch)
-        first = i
-        while i < len(row) and row[i] == row[first]:
+        first, end = i, i
+        while end < len(row) and row[end] == row[first]:
+            end += 1
+        line = p[row[first]]
+        for x in range(len(line)):
+            fixed[x] = np.int64(np.rint(line[x] * SCALE))
+            total[x] += (end - first) * fixed[x]
+        while i < end:
             j = i
-            while j < len(row) and row[j] == row[i] and states[j] == states[i]:
+            while j < end and states[j] == states[i]:
                 j += 1
             visits[states[i]] += j - i
             add_path(first_arc, label, backoff, summed, fixed, states[i], j - i)
             i = j
-        for e in range(first_arc[1]):
-            summed[e] += (i - first) * (fixed[label[e]] - ROUND_BITS)
+    for e in range(first_arc[1]):
+        summed[e] += total[label[e]]
 
 
 @kernel
@@ -135,7 +131,7 @@ def add_path(
     """Add a row to the states on q's backoff path, the empty history excepted."""
     while q > 0:
         for e in range(first_arc[q], first_arc[q + 1]):
-            summed[e] += times * (fixed[label[e]] - ROUND_BITS)
+            summed[e] += times * fixed[label[e]]
         q = backoff[q]
 
 

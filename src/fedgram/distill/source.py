@@ -157,7 +157,7 @@ def _rows(
     p = np.zeros((len(states), words))
     path, scale = np.empty(_DEEPEST, np.int32), np.empty(_DEEPEST)
     for i in range(len(states)):
-        q, n, log_scale = states[i], 0, 0.0
+        line, q, n, log_scale = p[i], states[i], 0, 0.0
         while q >= 0:
             path[n], scale[n] = q, np.exp(log_scale)
             log_scale += log_backoff[q]
@@ -165,7 +165,7 @@ def _rows(
             n += 1
         for k in range(n - 1, -1, -1):
             for e in range(first_arc[path[k]], first_arc[path[k] + 1]):
-                p[i, label[e]] = scale[k] * weight[e]
+                line[label[e]] = scale[k] * weight[e]
     return p
 
 
