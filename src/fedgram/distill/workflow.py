@@ -31,8 +31,8 @@ class Budget:
     unigrams: int = 200_000
 
     def within(self, model: NGramModel) -> NGramModel:
-        """The model, pruned where it is larger than the budget."""
-        return prune_to_size(model, self.ngrams)
+        """The model, pruned where it is larger than the budget, which it then fills: ties may be many and are split."""
+        return prune_to_size(model, self.ngrams, split_ties=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
