@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import compose as compose_example
 from examples import sample_approx
+from tests.unit.automata.test_compose import ab_ac_composed, figure_3_counts
+from tests.unit.automata.test_goldens import AB_AC
 
 from fedgram.automata.build import ngrams_of, topology_from_ngrams
 from fedgram.automata.counting import counts_from_arcs
@@ -40,3 +43,16 @@ def test_sample_approx_on_a_page_is_the_toolkits() -> None:
     visits[0] = sum(C[x, ""] for x in sample_approx.LABELS) - sum(C_phi.values())
     model = minimize_kl(counts_from_arcs(t, arc, visits, 1.0), words)
     assert np.exp(model.log_weight) == pytest.approx([by_hand[key] for key in keys], abs=1e-6)
+
+
+def test_composition_on_a_page_is_the_toolkits() -> None:
+    composed = ab_ac_composed()
+    arcs, backoff = compose_example.compose()
+    assert len(arcs) == composed.topology.states - 1
+    assert sum(map(len, arcs.values())) == composed.topology.arcs - int(composed.topology.first_arc[1])
+    assert len(backoff) == 3
+    C, C_phi = compose_example.transfer()
+    counts = composed.transfer(figure_3_counts())
+    ngrams = [AB_AC.decode(row.tolist()) for row in ngrams_of(composed.words)]
+    assert counts.arc == pytest.approx([C[n[-1], n[0] if len(n) == 2 else ""] for n in ngrams], abs=1e-9)
+    assert counts.backoff[1:] == pytest.approx([C_phi["<s>"], C_phi["ab"]], abs=1e-9)

@@ -89,17 +89,16 @@ def count_source(source: NGramModel, topology: Topology, *, samples: int | None 
     )
 
 
-def adopt_topology(topology: Topology, vocabulary: Vocabulary, source: NGramModel) -> Topology:
-    """The topology over the source's vocabulary: n-grams with words the source does not know are left out, and the
-    source's other words come in as unigrams.
+def adopt_topology(topology: Topology, own: Vocabulary, words: Vocabulary, *, open_vocabulary: bool) -> Topology:
+    """The topology, whose vocabulary is `own`, over the vocabulary `words` of a source.
+
+    N-grams with words that the source does not know are left out, and the source's other words come in as unigrams.
     """
-    known = source.vocabulary.index
-    new_id = np.array([known.get(word, -1) for word in vocabulary.words], np.int32)
-    if not source.has_unknown:
+    new_id = np.array([words.index.get(word, -1) for word in own.words], np.int32)
+    if not open_vocabulary:
         new_id[UNK] = -1
     ngrams = ngrams_of(topology)
     ids = new_id[ngrams.values]
     keep = np.logical_and.reduceat(ids >= 0, ngrams.offsets[:-1]) if len(ids) else np.zeros(0, bool)
     kept = Ragged(ids, ngrams.offsets).select(keep)
-    words = len(source.vocabulary)
-    return topology_from_ngrams(kept, words, open_vocabulary=source.has_unknown).topology
+    return topology_from_ngrams(kept, len(words), open_vocabulary=open_vocabulary).topology

@@ -15,8 +15,16 @@ import numpy as np
 
 from fedgram.automata.model import NGramModel
 from fedgram.automata.scoring import step
-from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs, state_lengths
-from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen, sum_by
+from fedgram.automata.topology import (
+    END,
+    Topology,
+    arc_sources,
+    backoff_arcs,
+    entering_arcs,
+    find_arc,
+    state_lengths,
+)
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged, frozen, sum_by
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
 
@@ -72,6 +80,62 @@ def _sum_up(values: FloatArray, parent: IntArray) -> FloatArray:
     return values
 
 
+def visited_states(topology: Topology, sentences: Ragged) -> IntArray:
+    """The states in which sentences are before each of their labels and before their end, sentence after sentence.
+
+    Sentence i of n labels has n + 1 visits, from number `offsets[i] + i` on. A label that nothing reads leads to the
+    empty history.
+    """
+    t = topology
+    return _visited_states(t.first_arc, t.label, t.dest, t.backoff, t.start, sentences.values, sentences.offsets)
+
+
+@kernel
+def _visited_states(
+    first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray, start: int, values: IntArray,
+    offsets: LongArray,
+) -> IntArray:  # fmt: skip
+    states = np.empty(len(values) + len(offsets) - 1, np.int32)
+    visit = 0
+    for s in range(len(offsets) - 1):
+        q = start
+        for i in range(offsets[s], offsets[s + 1]):
+            states[visit] = q
+            visit += 1
+            q = next_state(first_arc, label, dest, backoff, q, values[i])
+        states[visit] = q
+        visit += 1
+    return states
+
+
+def next_states(topology: Topology, states: IntArray, labels: IntArray) -> IntArray:
+    """Where each state leads by reading its label; `</s>` leads to the empty history here."""
+    t = topology
+    return _next_states(t.first_arc, t.label, t.dest, t.backoff, states, labels)
+
+
+@kernel
+def _next_states(
+    first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray, states: IntArray, labels: IntArray
+) -> IntArray:
+    result = np.empty(len(states), np.int32)
+    for i in range(len(states)):
+        result[i] = next_state(first_arc, label, dest, backoff, states[i], labels[i])
+    return result
+
+
+@kernel
+def next_state(first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray, q: int, x: int) -> int:
+    """Where reading x leads from q."""
+    while q >= 0:
+        e = find_arc(label, first_arc[q], first_arc[q + 1], x)
+        if e >= 0:
+            after: int = max(dest[e], 0)
+            return after
+        q = backoff[q]
+    return 0
+
+
 def counts_from_visits(model: NGramModel, visits: FloatArray, sentences: float) -> TopologyCounts:
     """The counts on the model's own topology if its states are visited this often."""
     t = model.topology
@@ -101,8 +165,8 @@ def expected_visits(model: NGramModel, *, tolerance: float = 1e-13) -> FloatArra
         remaining = float(following.sum()) / max(1.0 - ratio, 1e-300)
         drift = float(np.abs(following - ratio * now).sum()) / max(1.0 - ratio, 1e-300)
         total += following
-        if ratio > 1.0 - 1e-12:
-            break
+        if ratio > 1.0 - 1e-12 and np.abs(following - now).sum() <= 1e-12 * now.sum():
+            break  # nothing ends, and nothing changes any more
         if drift <= tolerance * total.sum() or remaining <= tolerance * total.sum():
             return total + following * (ratio / (1.0 - ratio))
         now = following

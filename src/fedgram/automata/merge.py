@@ -96,27 +96,54 @@ def renumber(model: NGramModel, vocabulary: Vocabulary) -> NGramModel:
     return model_from_weights(built.topology, vocabulary, weight)
 
 
-def replace_unigrams(model: NGramModel, frequency: Mapping[str, float]) -> NGramModel:
+def replace_unigrams(model: NGramModel, frequency: Mapping[str, float], *, weight: float = 1.0) -> NGramModel:
     """The model with its unigrams in proportion to `frequency`; words that it does not have come in as unigrams.
 
     The sentence end and `<unk>` keep their probabilities, and so do longer n-grams; the model's words of no frequency
-    get the smallest one that occurs. Paper: §3.
+    get the smallest one that occurs. With a `weight` below 1 the unigrams are mixed with the model's own. Paper: §3.
     """
-    if not all(np.isfinite(f) and f >= 0 for f in frequency.values()):
-        raise FedgramError("word frequencies must be finite and at least 0")
-    given = {word: f for word, f in frequency.items() if f > 0 and word not in SPECIAL}
+    if not 0.0 <= weight <= 1.0:
+        raise FedgramError(f"the weight of the unigrams must lie between 0 and 1, not {weight}")
+    given = _frequencies(frequency)
     if not any(word in model.vocabulary for word in given):
         raise FedgramError("the unigrams share no word with the model's vocabulary")
     model = _with_words(renormalize(model), given)
-    t, weight = model.topology, np.exp(model.log_weight)
+    t, own = model.topology, np.exp(model.log_weight)
     labels = t.label[: t.first_arc[1]]
     least = min(given.values())
     new = np.array([given.get(model.vocabulary.words[x], least) for x in labels.tolist()])
     kept = (labels == EOS) | (labels == UNK)
     new[kept] = 0.0
-    new *= (1.0 - weight[: len(labels)][kept].sum()) / new.sum()
-    new[kept] = weight[: len(labels)][kept]
-    return model_from_weights(t, model.vocabulary, np.concatenate([new, weight[len(labels) :]]))
+    new *= (1.0 - own[: len(labels)][kept].sum()) / new.sum()
+    new[kept] = own[: len(labels)][kept]
+    mixed = weight * new + (1.0 - weight) * own[: len(labels)]
+    return model_from_weights(t, model.vocabulary, np.concatenate([mixed, own[len(labels) :]]))
+
+
+def split_unknown(model: NGramModel, frequency: Mapping[str, float]) -> NGramModel:
+    """The model with the words of `frequency` that it does not have, which share the unigram `<unk>` by frequency.
+
+    All else stays: the KL minimum's unigrams are conditional on backing off and better left as they are. What is left
+    for `<unk>` is as much as for the rarest of the new words.
+    """
+    if not model.has_unknown:
+        raise FedgramError("the model has no <unk> whose probability new words could share")
+    tail = {word: f for word, f in _frequencies(frequency).items() if word not in model.vocabulary}
+    if not tail:
+        return renormalize(model)
+    model = _with_words(renormalize(model), tail)
+    t, own = model.topology, np.exp(model.log_weight)
+    new = np.array([tail.get(model.vocabulary.words[x], 0.0) for x in t.label[: t.first_arc[1]].tolist()])
+    new[UNK] = min(tail.values())
+    unigrams = np.where(new > 0, new / new.sum() * own[UNK], own[: len(new)])
+    return model_from_weights(t, model.vocabulary, np.concatenate([unigrams, own[len(new) :]]))
+
+
+def _frequencies(frequency: Mapping[str, float]) -> dict[str, float]:
+    """Those of words that occur, checked."""
+    if not all(np.isfinite(f) and f >= 0 for f in frequency.values()):
+        raise FedgramError("word frequencies must be finite and at least 0")
+    return {word: f for word, f in frequency.items() if f > 0 and word not in SPECIAL}
 
 
 def _with_words(model: NGramModel, words: Iterable[str]) -> NGramModel:

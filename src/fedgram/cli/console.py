@@ -20,11 +20,11 @@ class Steps:
         self._progress = progress
         self._task: Any = None
 
-    def begin(self, description: str, total: int | None = None) -> Callable[[int], None]:
-        """Show the next step; returns what to call with the progress made."""
+    def begin(self, description: str, total: int | None = None, *, unit: str = "") -> Callable[[int], None]:
+        """Show the next step, with its speed if a unit is named; returns what to call with the progress made."""
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = task = self._progress.add_task(description, total=total)
+        self._task = task = self._progress.add_task(description, total=total, unit=unit)
         return lambda amount: self._progress.update(task, advance=amount)
 
 
@@ -32,7 +32,25 @@ class Steps:
 def steps() -> Iterator[Steps]:
     """Progress on standard error while the block runs; nothing is shown where that is not a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        Task,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class SpeedColumn(ProgressColumn):
+        """Units a second."""
+
+        def render(self, task: Task) -> Text:
+            unit, speed = task.fields.get("unit", ""), task.finished_speed or task.speed
+            return Text(f"{speed:,.0f} {unit}/s" if unit and speed else "")
 
     columns = (
         SpinnerColumn(),
@@ -40,6 +58,8 @@ def steps() -> Iterator[Steps]:
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
+        SpeedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=False),
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -16,10 +16,12 @@ _GROUPS = {
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
     "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
+    "distill": ("fedgram.cli.distill", "Find the n-gram model closest to a source."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
     "report": ("fedgram.cli.report", "Write a run's results as a page."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
+    "workflow": ("fedgram.cli.workflow", "Run Algorithm 1: eight n-gram models from two sources."),
 }
 
 

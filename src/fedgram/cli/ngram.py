@@ -208,7 +208,9 @@ def approximate_command(
     with steps() as step:
         model, target = _read(step, source), _read(step, topology)
         step.begin("Approximating")
-        adopted = approximation.adopt_topology(target.topology, target.vocabulary, model)
+        adopted = approximation.adopt_topology(
+            target.topology, target.vocabulary, model.vocabulary, open_vocabulary=model.has_unknown
+        )
         result = approximation.approximate(model, adopted, method=method, samples=samples, seed=seed)
         _write(step, result.model, output)
     counted = result.source

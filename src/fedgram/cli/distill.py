@@ -1,0 +1,245 @@
+"""`fedgram distill`: the n-gram model closest to a source, by SampleApprox and its kin."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+from fedgram.automata.approximate import adopt_topology
+from fedgram.automata.compose import with_unknown_as_unigram
+from fedgram.automata.model import NGramModel, renormalize
+from fedgram.automata.prune import prune_to_size
+from fedgram.automata.trie import MAX_ORDER
+from fedgram.cli.console import Steps, json_option, output_path, show, steps
+from fedgram.cli.sources import DEVICES, open_source
+from fedgram.core.errors import InputError
+from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topology
+from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing import casing_of
+from fedgram.distill.checkpoint import Checkpoint
+from fedgram.distill.inferred_topology import InferenceOptions, infer_model
+from fedgram.distill.nn2wfa import PieceNN2WFA, count_by_pieces
+from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, count_samples, counting_step, fit
+from fedgram.distill.source import SourceModel
+from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
+from fedgram.text.vocabulary import SPECIAL, Vocabulary
+from fedgram.text.wordpieces import WordPieces, load_pieces
+
+INFER = "infer"
+
+
+def model_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    """A model that can be written."""
+    path = output_path(ctx, parameter, value)
+    model_suffix(value, WRITABLE)
+    return path
+
+
+def model_input(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """A model that can be read, by its name."""
+    if value is not None:
+        model_suffix(value, tuple(READERS))
+    return value
+
+
+def _topology_input(ctx: click.Context, parameter: click.Parameter, value: str) -> str | None:
+    return value if value == INFER else model_input(ctx, parameter, value)
+
+
+@dataclass
+class Phases:
+    """The seconds that each phase took, by name."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time a phase; several of one name add up."""
+        began = perf_counter()
+        yield
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + perf_counter() - began, 3)
+
+
+def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What all distilling commands ask for."""
+    for option in reversed(
+        [
+            click.option("--samples", type=click.IntRange(1), default=1_000_000, show_default=True, help="To count."),
+            click.option("--max-ngrams", type=click.IntRange(1), default=1_500_000, show_default=True, help="Budget."),
+            click.option(
+                "--order",
+                type=click.IntRange(1, MAX_ORDER),
+                default=4,
+                show_default=True,
+                help="Longest n-gram of an inferred topology.",
+            ),
+            click.option(
+                "--infer-samples",
+                type=click.IntRange(1),
+                default=1_000_000,
+                show_default=True,
+                help="Samples from which a topology is inferred.",
+            ),
+            click.option("--seed", type=int, default=7, show_default=True, help="Seed of the samples."),
+            click.option(
+                "--workers",
+                type=click.IntRange(1),
+                default=os.cpu_count() or 1,
+                show_default="all cores",
+                help="Threads that count; the result does not depend on it.",
+            ),
+            click.option(
+                "--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="For networks."
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("distill")
+@click.argument("source")
+@click.option(
+    "--topology", required=True, callback=_topology_input,
+    help="Model whose n-grams the result has, or `infer` to infer them from samples.",
+)  # fmt: skip
+@click.option("--casing", callback=model_input, help="Cased n-gram model that gives an uncased source its capitals.")
+@click.option("--pieces", "pieces_path", help="Word pieces of the source, as `fedgram pieces train` writes them.")
+@sampling_options
+@click.option(
+    "-o", "--output", required=True, callback=model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
+)
+@click.option(
+    "--counts", callback=output_path, help="File in which counts are kept; an interrupted count goes on from it."
+)
+@json_option
+def command(
+    source: str, topology: str, casing: str | None, pieces_path: str | None, samples: int, max_ngrams: int, order: int,
+    infer_samples: int, seed: int, workers: int, device: str, output: Path, counts: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Find the n-gram model closest to SOURCE.
+
+    SOURCE is a model that can be sampled and asked for probabilities: an n-gram model (.arpa .arpa.gz .fst .ngram) of
+    words or, with --pieces, of word pieces. The result has the n-grams of --topology. It is found by SampleApprox:
+    sampled sentences leave their probabilities on the topology's arcs, and the model with the least KL divergence from
+    them is taken.
+
+    KL divergence and cross-entropy are in nats a sentence, over the samples; `before` is the average of the source's
+    probabilities, `after` the KL minimum.
+    """
+    phases = Phases()
+    with steps() as step:
+        with phases.timed("reading"):
+            step.begin(f"Reading {source}")
+            model = open_source(source, device=device)
+            pieces = load_pieces(pieces_path) if pieces_path else None
+            capitalizer = Capitalizer(renormalize(read_model(casing))) if casing else None
+        with phases.timed("topology"):
+            step.begin("Inferring the topology" if topology == INFER else f"Reading {topology}")
+            own = casing_of(capitalizer, model.vocabulary) if capitalizer and not pieces else None
+            if topology == INFER:
+                _refuse_pieces(pieces)
+                inference = InferenceOptions(samples=infer_samples, order=order, max_ngrams=max_ngrams)
+                target = infer_model(model, inference, seed=seed, casing=own)
+            else:
+                target = prune_to_size(renormalize(read_model(topology)), max_ngrams)
+        work = _Distillation(step, phases, samples, seed, workers, Checkpoint(counts) if counts else None)
+        if pieces:
+            _check_pieces(model.vocabulary, pieces, source)
+            result = work.by_pieces(model, pieces, capitalizer, target)
+        elif own:
+            result = work.fitted(
+                cased_counting_step(model, own, cased_topology(target, model, own), seed), own.vocabulary
+            )
+        else:
+            result = work.by_words(model, target)
+        final = prune_to_size(result.model, max_ngrams)
+        with phases.timed("writing"):
+            step.begin(f"Writing {output}")
+            write_model(final, output)
+    show({"model": str(output), **fit_figures(result, samples), **size(final), "seconds": phases.seconds}, as_json)
+
+
+def _refuse_pieces(pieces: WordPieces | None) -> None:
+    if pieces:
+        raise click.UsageError("a source of word pieces cannot infer a topology of words; give one with --topology")
+
+
+def _check_pieces(labels: Vocabulary, pieces: WordPieces, source: str) -> None:
+    others = len(set(labels.words[len(SPECIAL) :]) - set(pieces.pieces))
+    if others:
+        remedy = "train it on text that `fedgram pieces encode` wrote with the same pieces"
+        raise InputError(source, f"{others} of its labels are not word pieces of --pieces", remedy=remedy)
+
+
+@dataclass
+class _Distillation:
+    """Counts and fits, and says so."""
+
+    step: Steps
+    phases: Phases
+    samples: int
+    seed: int
+    workers: int
+    checkpoint: Checkpoint | None
+
+    def options(self) -> CountingOptions:
+        advance = self.step.begin("Counting samples", self.samples, unit="samples")
+        return CountingOptions(workers=self.workers, checkpoint=self.checkpoint, on_samples=advance)
+
+    def fitted(self, counting: Counting, vocabulary: Vocabulary) -> Fit:
+        """Count, then minimise."""
+        with self.phases.timed("counting"):
+            counted = count_samples(counting, self.samples, self.options())
+        with self.phases.timed("minimizing"):
+            self.step.begin("Minimising the divergence")
+            return fit(counting.finish(counted), vocabulary, entropy=counted.source_entropy)
+
+    def by_words(self, source: SourceModel, target: NGramModel) -> Fit:
+        """SampleApprox."""
+        words = source.vocabulary
+        topology = adopt_topology(target.topology, target.vocabulary, words, open_vocabulary=source.has_unknown)
+        return self.fitted(counting_step(source, topology, self.seed), words)
+
+    def by_pieces(
+        self, source: SourceModel, pieces: WordPieces, capitalizer: Capitalizer | None, target: NGramModel
+    ) -> Fit:
+        """NN2WFA_P with capitals, else the counts on B brought back to the topology."""
+        if capitalizer:
+            nn2wfa = PieceNN2WFA(
+                source, pieces, capitalizer, [target], samples=self.samples, seed=self.seed, options=self.options()
+            )
+            with self.phases.timed("counting"):
+                _ = nn2wfa.counts
+            with self.phases.timed("minimizing"):
+                self.step.begin("Minimising the divergence, and capitalising")
+                return nn2wfa(target)
+        words = target.vocabulary
+        topology = with_unknown_as_unigram(target.topology, len(words))
+        with self.phases.timed("counting"):
+            counts = count_by_pieces(
+                source, pieces, topology, words, samples=self.samples, seed=self.seed, options=self.options()
+            )
+        with self.phases.timed("minimizing"):
+            self.step.begin("Minimising the divergence")
+            return fit(counts, words)
+
+
+def fit_figures(result: Fit, samples: int) -> dict[str, Any]:
+    """What a fit has to say, for people and machines."""
+    figures: dict[str, Any] = {"samples": samples, "positions": round(float(result.counts.visits.sum()))}
+    figures |= {"cross_entropy_before": result.before, "cross_entropy_after": result.after}
+    if result.entropy is not None:
+        figures |= {"kl_before": result.before - result.entropy, "kl_after": result.after - result.entropy}
+    return figures | {"unvisited_states": result.unvisited}
+
+
+def size(model: NGramModel) -> dict[str, Any]:
+    """How large a model is."""
+    t = model.topology
+    return {"order": t.order, "ngrams_by_order": t.arcs_by_order(), "ngrams": t.arcs, "states": t.states}

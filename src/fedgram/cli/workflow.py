@@ -1,0 +1,120 @@
+"""`fedgram workflow`: Algorithm 1 of the paper, from two networks and a supplemental model to models for a keyboard."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedgram.automata.model import NGramModel, renormalize
+from fedgram.cli.console import Steps, json_option, show, steps
+from fedgram.cli.distill import Phases, fit_figures, model_input, sampling_options, size
+from fedgram.cli.sources import open_source
+from fedgram.core.errors import InputError
+from fedgram.core.storage import atomic_write
+from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing import casing_of
+from fedgram.distill.checkpoint import Checkpoint
+from fedgram.distill.inferred_topology import InferenceOptions, infer_model
+from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA
+from fedgram.distill.sample_approx import CountingOptions
+from fedgram.distill.workflow import Approximations, Budget, final_models, generate
+from fedgram.formats.models import read_model, write_model
+from fedgram.text.unigrams import read_unigrams
+from fedgram.text.wordpieces import load_pieces
+
+Report = dict[str, Any]
+
+
+def _folder(_: click.Context, __: click.Parameter, value: str) -> Path:
+    path = Path(value)
+    if path.exists() and not path.is_dir():
+        raise InputError(path, "is not a folder", remedy="name a folder to write to")
+    return path
+
+
+@click.command("workflow")
+@click.option("--words", required=True, help="R_W: uncased source of words, as for `fedgram distill`.")
+@click.option("--pieces-model", help="R_P: uncased source of word pieces.")
+@click.option("--pieces", "pieces_path", help="Its word pieces, as `fedgram pieces train` writes them.")
+@click.option("--external", required=True, callback=model_input, help="A_W: cased n-gram model of other text.")
+@click.option("--unigrams", help="Federated word frequencies, for the final models.")
+@sampling_options
+@click.option("--max-unigrams", type=click.IntRange(1), default=200_000, show_default=True, help="Budget of words.")
+@click.option("-o", "--output", required=True, callback=_folder, help="Folder for the models and workflow.json.")
+@json_option
+def command(
+    words: str, pieces_model: str | None, pieces_path: str | None, external: str, unigrams: str | None, samples: int,
+    max_ngrams: int, order: int, infer_samples: int, seed: int, workers: int, device: str, max_unigrams: int,
+    output: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """Run Algorithm 1: eight n-gram models from two sources.
+
+    A_W_e, A_W_i, A_W_m and A_W_r are the source of words on the topology of A_W, on the topology that it infers itself,
+    the two interpolated, and the source on the topology of that; A_P_e … A_P_r are the same by word pieces. The final
+    models join A_P_r, or A_W_r without word pieces, with the federated frequencies in three ways. Counts are kept in
+    the folder until all is done, so that an interrupted run goes on from them.
+    """
+    if (pieces_model is None) != (pieces_path is None):
+        raise click.UsageError("--pieces-model and --pieces go together")
+    output.mkdir(parents=True, exist_ok=True)
+    phases, budget = Phases(), Budget(max_ngrams, max_unigrams)
+    report: Report = {"samples": samples, "seed": seed, "models": {}}
+    with steps() as step:
+        with phases.timed("reading"):
+            step.begin("Reading models")
+            R_W = open_source(words, device=device)
+            A_W = budget.within(renormalize(read_model(external)))
+            frequency = read_unigrams(unigrams) if unigrams else None
+        capitalizer = Capitalizer(A_W)
+        with phases.timed("inferring"):
+            step.begin("Inferring a topology")
+            inference = InferenceOptions(samples=infer_samples, order=order, max_ngrams=max_ngrams)
+            inferred = infer_model(R_W, inference, seed=seed, casing=casing_of(capitalizer, R_W.vocabulary))
+
+        def counting(letter: str) -> dict[str, Any]:
+            advance = step.begin(f"Counting samples of R_{letter}", samples, unit="samples")
+            checkpoint = Checkpoint(output / f"counts_{letter}")
+            return {
+                "samples": samples,
+                "seed": seed,
+                "options": CountingOptions(workers, checkpoint=checkpoint, on_samples=advance),
+            }
+
+        with phases.timed("words"):
+            W = generate(WordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting("W")), A_W, inferred, budget)
+        _save(step, W, "W", output, report)
+        last = W
+        if pieces_model and pieces_path:
+            R_P, pieces = open_source(pieces_model, device=device), load_pieces(pieces_path)
+            with phases.timed("pieces"):
+                nn2wfa = PieceNN2WFA(R_P, pieces, capitalizer, [A_W, W.inferred], **counting("P"))
+                last = generate(nn2wfa, A_W, W.inferred, budget)
+            _save(step, last, "P", output, report)
+        if frequency:
+            with phases.timed("final"):
+                step.begin("Joining with unigrams")
+                for name, final in final_models(last.refitted, frequency, capitalizer, budget).items():
+                    _write(final, f"final_{name}", output, report, {})
+        for path in output.glob("counts_[WP]"):
+            path.unlink()
+        report["seconds"] = phases.seconds
+        with atomic_write(output / "workflow.json") as file:
+            file.write(json.dumps(report, indent=1).encode() + b"\n")
+    show({"folder": str(output), **(report if as_json else _short(report))}, as_json)
+
+
+def _save(step: Steps, models: Approximations, by: str, folder: Path, report: Report) -> None:
+    step.begin("Writing models")
+    for letter, model in models.by_letter().items():
+        fit = models.fits.get(letter)
+        _write(model, f"A_{by}_{letter}", folder, report, fit_figures(fit, report["samples"]) if fit else {})
+
+
+def _write(model: NGramModel, name: str, folder: Path, report: Report, figures: Report) -> None:
+    write_model(model, folder / f"{name}.arpa")
+    report["models"][name] = {**size(model), **figures}
+
+
+def _short(report: Report) -> Report:
+    return {name: f"{about['ngrams']:,} n-grams" for name, about in report["models"].items()}

@@ -1,0 +1,151 @@
+"""NN2WFA: from an uncased network to cased n-gram models, by words or by word pieces.
+
+Both ways count once, on a topology that holds all those asked for later: S(x, q) does not depend on the topology, so
+that the counts on a large one, folded onto one within it, are those that SampleApprox would have taken there from the
+same samples.
+
+- `WordNN2WFA` is CapSampleApprox of a network of words.
+- `PieceNN2WFA` lower-cases the topology, reads it piece by piece (B = M ∘ A), lets the network of word pieces count on
+  it, brings the counts back to words, takes their KL minimum, and gives this uncased word model its capitals by
+  CapSampleApprox.
+
+Paper: Algorithm 1, NN2WFA_W and NN2WFA_P.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+from fedgram.automata.approximate import adopt_topology
+from fedgram.automata.build import lowercase_topology, union_topology
+from fedgram.automata.compose import compose, with_unknown_as_unigram
+from fedgram.automata.counting import TopologyCounts, fold_counts
+from fedgram.automata.lexicon import spell_words
+from fedgram.automata.model import NGramModel
+from fedgram.automata.topology import Topology
+from fedgram.core.errors import FedgramError
+from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_counting_step, cased_topology
+from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing import casing_of
+from fedgram.distill.sample_approx import ONE_WORKER, CountingOptions, Fit, PlainCounting, count_samples, fit
+from fedgram.distill.source import NGramSource, SourceModel
+from fedgram.text.vocabulary import Vocabulary
+from fedgram.text.wordpieces import WordPieces
+
+
+class NN2WFA(Protocol):
+    """A cased n-gram model of a source on the topology of another model."""
+
+    def __call__(self, topology: NGramModel) -> Fit:
+        """The model; the n-grams of `topology` are cased."""
+
+
+class Counts:
+    """Counts on a large topology, folded onto any topology within it."""
+
+    def __init__(self, counts: TopologyCounts, vocabulary: Vocabulary) -> None:
+        self.counts, self.vocabulary = counts, vocabulary
+
+    def on(self, topology: Topology) -> TopologyCounts:
+        """The same counts on a topology over the same vocabulary."""
+        large = self.counts.topology
+        union, (_, arc) = union_topology([large, topology], len(self.vocabulary))
+        if union.arcs != large.arcs:
+            raise FedgramError("a topology has n-grams that were not counted")
+        return fold_counts(self.counts, topology, arc)
+
+
+class WordNN2WFA:
+    """NN2WFA_W: CapSampleApprox(R, topology, A_W), counted once on the union of all `topologies`."""
+
+    def __init__(
+        self,
+        source: SourceModel,
+        capitalizer: Capitalizer,
+        topologies: Sequence[NGramModel],
+        *,
+        samples: int,
+        seed: int,
+        options: CountingOptions = ONE_WORKER,
+    ) -> None:
+        self.source, self.casing = source, casing_of(capitalizer, source.vocabulary)
+        self.samples, self.seed, self.options = samples, seed, options
+        self.topologies = [cased_topology(model, source, self.casing) for model in topologies]
+
+    @cached_property
+    def counts(self) -> Counts:
+        """On the union."""
+        large, _ = union_topology(self.topologies, len(self.casing.vocabulary))
+        counting = cased_counting_step(self.source, self.casing, large, self.seed)
+        counted = counting.finish(count_samples(counting, self.samples, self.options))
+        return Counts(counted, self.casing.vocabulary)
+
+    def __call__(self, topology: NGramModel) -> Fit:
+        """CapSampleApprox on one topology."""
+        return fit(self.counts.on(cased_topology(topology, self.source, self.casing)), self.casing.vocabulary)
+
+
+class PieceNN2WFA:
+    """NN2WFA_P: the same by a network of word pieces, counted once on M ∘ the union of all lower-cased topologies."""
+
+    def __init__(
+        self,
+        source: SourceModel,
+        pieces: WordPieces,
+        capitalizer: Capitalizer,
+        topologies: Sequence[NGramModel],
+        *,
+        samples: int,
+        seed: int,
+        options: CountingOptions = ONE_WORKER,
+    ) -> None:
+        self.source, self.pieces, self.capitalizer = source, pieces, capitalizer
+        self.samples, self.seed, self.options = samples, seed, options
+        lower = [lowercase_topology(model.topology, model.vocabulary) for model in topologies]
+        self.words = Vocabulary.of(word for _, words in lower for word in words.words)
+        self.topologies = [self._word_topology(topology, words) for topology, words in lower]
+
+    def _word_topology(self, topology: Topology, words: Vocabulary) -> Topology:
+        adopted = adopt_topology(topology, words, self.words, open_vocabulary=True)
+        return with_unknown_as_unigram(adopted, len(self.words))
+
+    @cached_property
+    def counts(self) -> Counts:
+        """C_A from C_B on the union."""
+        large, _ = union_topology(self.topologies, len(self.words))
+        counted = count_by_pieces(
+            self.source, self.pieces, large, self.words, samples=self.samples, seed=self.seed, options=self.options
+        )
+        return Counts(counted, self.words)
+
+    def uncased(self, topology: NGramModel) -> Fit:
+        """A_W^u: the uncased word model on the lower-cased topology."""
+        T = self._word_topology(*lowercase_topology(topology.topology, topology.vocabulary))
+        return fit(self.counts.on(T), self.words)
+
+    def __call__(self, topology: NGramModel) -> Fit:
+        """CapSampleApprox(A_W^u, topology, A_W)."""
+        source = NGramSource(self.uncased(topology).model)
+        casing = casing_of(self.capitalizer, source.vocabulary)
+        T = cased_topology(topology, source, casing)
+        options = CountingOptions(self.options.workers, self.options.batch)
+        return cap_sample_approx(source, T, casing, samples=self.samples, seed=self.seed, options=options)
+
+
+def count_by_pieces(
+    source: SourceModel,
+    pieces: WordPieces,
+    topology: Topology,
+    words: Vocabulary,
+    *,
+    samples: int,
+    seed: int,
+    options: CountingOptions = ONE_WORKER,
+) -> TopologyCounts:
+    """Counts of a source of word pieces on a topology of words: on B = M ∘ A, brought back to A.
+
+    The topology reads `<unk>` at the empty history alone (see `with_unknown_as_unigram`).
+    """
+    composed = compose(spell_words(words, pieces, source.vocabulary), topology)
+    counting = PlainCounting(source, composed.topology, seed)
+    return composed.transfer(counting.finish(count_samples(counting, samples, options)))

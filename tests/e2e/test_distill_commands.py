@@ -1,0 +1,160 @@
+"""`fedgram distill` and `fedgram workflow` from end to end, with n-gram models as their sources."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.distill.test_capitalization import SENTENCES
+
+from fedgram.cli.main import run
+from fedgram.distill.nn2wfa import WordNN2WFA
+from fedgram.formats.models import read_model
+
+Command = Callable[..., Any]
+FEW = ["--samples", 3000, "--infer-samples", 2000, "--order", 3, "--seed", 3]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, fedgram: Command) -> Path:
+    """A cased model, an uncased one, and one of word pieces, of eight sentences."""
+    pytest.importorskip("sentencepiece")
+    cased, lower = tmp_path / "cased.txt", tmp_path / "lower.txt"
+    cased.write_text("\n".join(SENTENCES) + "\n")
+    lower.write_text("\n".join(SENTENCES).lower() + "\n")
+    words = Counter(lower.read_text().split())
+    (tmp_path / "U.tsv").write_text("".join(f"{w}\t{n}\n" for w, n in words.items()) + "zebra\t3\n")
+    fedgram("ngram", "train", cased, "-o", tmp_path / "A_W.arpa")
+    fedgram("ngram", "train", lower, "-o", tmp_path / "R_W.arpa", "--smoothing", "witten-bell")
+    fedgram("pieces", "train", "--unigrams", tmp_path / "U.tsv", "--size", 32, "-o", tmp_path / "pieces.model")
+    encoded = fedgram("pieces", "encode", tmp_path / "pieces.model", lower)
+    (tmp_path / "pieces.txt").write_text(encoded)
+    fedgram(
+        "ngram",
+        "train",
+        tmp_path / "pieces.txt",
+        "-o",
+        tmp_path / "R_P.arpa",
+        "--order",
+        5,
+        "--smoothing",
+        "witten-bell",
+    )
+    return tmp_path
+
+
+def test_distill_words(folder: Path, fedgram: Command) -> None:
+    out = folder / "out.arpa"
+    base = ["distill", folder / "R_W.arpa", *FEW, "-o", out, "--json"]
+    result = fedgram(*base, "--topology", folder / "R_W.arpa", "--workers", 2)
+    assert {"samples", "positions", "kl_before", "kl_after", "ngrams_by_order", "unvisited_states"} <= result.keys()
+    assert {"reading", "topology", "counting", "minimizing", "writing"} == result["seconds"].keys()
+    assert 0 <= result["kl_after"] < 0.05
+    assert result["kl_after"] < result["kl_before"]
+    once = out.read_bytes()
+    fedgram(*base, "--topology", folder / "R_W.arpa", "--workers", 1)
+    assert out.read_bytes() == once
+    inferred = fedgram(*base, "--topology", "infer", "--max-ngrams", 60)
+    assert inferred["ngrams"] <= 60
+    small = fedgram(*base, "--topology", folder / "R_W.arpa", "--max-ngrams", 50)
+    assert small["ngrams"] <= 50
+
+
+def test_distill_with_capitals(folder: Path, fedgram: Command) -> None:
+    out = folder / "out.arpa"
+    for topology in (folder / "A_W.arpa", "infer"):
+        casing = ["--casing", folder / "A_W.arpa"]
+        result = fedgram("distill", folder / "R_W.arpa", "--topology", topology, *casing, *FEW, "-o", out, "--json")
+        assert result["cross_entropy_after"] <= result["cross_entropy_before"]
+        assert {"York", "new", "New"} <= set(read_model(out).vocabulary.words)
+
+
+def test_distill_word_pieces(folder: Path, fedgram: Command) -> None:
+    out, pieces = folder / "out.arpa", ["--pieces", folder / "pieces.model"]
+    base = ["distill", folder / "R_P.arpa", *pieces, *FEW, "-o", out, "--json"]
+    fedgram(*base, "--topology", folder / "R_W.arpa")
+    uncased = fedgram("ngram", "perplexity", out, folder / "lower.txt", "--json")
+    assert uncased["perplexity"] < 15
+    fedgram(*base, "--topology", folder / "A_W.arpa", "--casing", folder / "A_W.arpa")
+    cased = fedgram("ngram", "perplexity", out, folder / "cased.txt", "--json")
+    assert cased["perplexity"] < 15
+
+
+def test_an_interrupted_distillation_goes_on(folder: Path, fedgram: Command, refused: Command) -> None:
+    out, counts = folder / "out.arpa", folder / "counts"
+    base = ["distill", folder / "R_W.arpa", "--topology", folder / "R_W.arpa", "-o", out, "--json"]
+    fedgram(*base, "--samples", 1000, "--counts", counts)
+    first = counts.read_bytes()
+    fedgram(*base, "--samples", 3000, "--counts", counts)
+    resumed = out.read_bytes()
+    assert counts.read_bytes() != first
+    fedgram(*base, "--samples", 3000)
+    assert out.read_bytes() == resumed
+    assert "another source" in refused(*base, "--samples", 3000, "--counts", counts, "--seed", 9)
+    counts.write_bytes(counts.read_bytes()[:-9])
+    assert "damaged" in refused(*base, "--samples", 3000, "--counts", counts)
+
+
+def test_what_cannot_be_distilled_is_refused(folder: Path, refused: Command) -> None:
+    base = ["-o", folder / "out.arpa", *FEW]
+    topology = ["--topology", folder / "A_W.arpa"]
+    assert "cannot be distilled yet" in refused("distill", "R.safetensors", *topology, *base)
+    assert "cannot be distilled yet" in refused("distill", "hf:model", *topology, *base)
+    assert "not the name of a source" in refused("distill", "R.txt", *topology, *base)
+    assert "no suffix" in refused("distill", folder / "R_W.arpa", "--topology", "A.txt", *base)
+    pieces = ["--pieces", folder / "pieces.model"]
+    assert "not word pieces" in refused("distill", folder / "R_W.arpa", *topology, *pieces, *base)
+    assert "cannot infer" in refused("distill", folder / "R_P.arpa", "--topology", "infer", *pieces, *base)
+    casing = ["--casing", folder / "A_W.arpa"]
+    assert "capitals" in refused("distill", folder / "A_W.arpa", *topology, *casing, *base)
+    assert "go together" in refused(
+        "workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", *pieces, "-o", folder / "run"
+    )
+    assert "not a folder" in refused(
+        "workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", "-o", folder / "A_W.arpa"
+    )
+
+
+def test_workflow(folder: Path, fedgram: Command) -> None:
+    out = folder / "run"
+    report = fedgram(
+        "workflow", "--words", folder / "R_W.arpa", "--pieces-model", folder / "R_P.arpa", "--pieces",
+        folder / "pieces.model", "--external", folder / "A_W.arpa", "--unigrams", folder / "U.tsv", *FEW,
+        "--max-ngrams", 150, "-o", out, "--json",
+    )  # fmt: skip
+    names = [f"A_{by}_{letter}" for by in "WP" for letter in "eimr"]
+    finals = ["final_replaced", "final_interpolated", "final_tail"]
+    assert list(report["models"]) == names + finals
+    assert json.loads((out / "workflow.json").read_text())["models"] == report["models"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        [*(f"{name}.arpa" for name in names + finals), "workflow.json"]
+    )
+    for name in names + finals:
+        about = fedgram("ngram", "info", out / f"{name}.arpa", "--json")
+        assert about["ngrams"] <= 150
+        assert about["normalized"]
+        cased = fedgram("ngram", "perplexity", out / f"{name}.arpa", folder / "cased.txt", "--json")
+        assert cased["perplexity"] < 25, name
+    assert "zebra" in read_model(out / "final_tail.arpa").vocabulary.words
+
+
+def test_an_interrupted_workflow_keeps_its_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = folder / "run"
+    command = ["workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", *FEW, "-o", out]
+    words = [str(word) for word in command]
+
+    def count_and_stop(nn2wfa: WordNN2WFA, *_: object) -> None:
+        assert nn2wfa.counts
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedgram.cli.workflow.generate", count_and_stop)
+        assert run(words) == 130
+    assert [path.name for path in out.iterdir()] == ["counts_W"]
+    assert run(words) == 0
+    assert not (out / "counts_W").exists()
+    capsys.readouterr()

@@ -1,0 +1,257 @@
+"""From networks to n-gram models by words and by word pieces, and Algorithm 1, with n-gram models as the networks."""
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.distill.test_capitalization import SENTENCES, trained
+
+from fedgram.automata.approximate import approximate
+from fedgram.automata.build import ngrams_of
+from fedgram.automata.compose import compose, compose_model, with_unknown_as_unigram
+from fedgram.automata.counting import TopologyCounts, counts_from_arcs, cross_entropy
+from fedgram.automata.lexicon import piece_vocabulary, spell_words
+from fedgram.automata.model import NGramModel
+from fedgram.automata.properties import model_faults
+from fedgram.automata.prune import prune_to_size
+from fedgram.automata.scoring import score, sentence_log_probs, step
+from fedgram.automata.topology import Topology, state_lengths
+from fedgram.automata.training import TrainingOptions, train
+from fedgram.core.arrays import Ragged
+from fedgram.core.errors import FedgramError
+from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_topology
+from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing import casing_of
+from fedgram.distill.inferred_topology import InferenceOptions, infer_model
+from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA, count_by_pieces
+from fedgram.distill.sample_approx import CountingOptions, fit, sample_approx
+from fedgram.distill.source import NGramSource
+from fedgram.distill.workflow import Budget, final_models, generate
+from fedgram.text.corpus import Corpus
+from fedgram.text.normalize import uncase
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
+from fedgram.text.wordpieces import WordPieces, train_pieces
+
+pytest.importorskip("sentencepiece")
+CASED = [sentence.split() for sentence in SENTENCES]
+UNCASED = [[uncase(word) for word in sentence] for sentence in CASED]
+WORDS = Counter(word for sentence in UNCASED for word in sentence)
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> WordPieces:
+    return train_pieces(WORDS, size=30, path=tmp_path_factory.mktemp("pieces") / "pieces.model")
+
+
+def piece_source(model: NGramModel, pieces: WordPieces) -> NGramSource:
+    """A model of words as a source of word pieces."""
+    labels = piece_vocabulary(pieces)
+    return NGramSource(compose_model(spell_words(model.vocabulary, pieces, labels), model, labels))
+
+
+# -- word pieces ------------------------------------------------------------------------------------------------------
+
+
+def count_words_with_pieces(
+    source: NGramSource, pieces: WordPieces, topology: Topology, words: Vocabulary, samples: int, seed: int
+) -> TopologyCounts:
+    """What the paper rejects: at every word, the probability of every word of the vocabulary, piece by piece."""
+    code = {
+        y: [source.vocabulary[pieces.pieces[i]] for i in pieces.encode(w)] for y, w in enumerate(words.words[3:], 3)
+    }
+    final = {x for x, piece in enumerate(source.vocabulary.words) if piece.endswith("▁")}
+    word_of = {tuple(c): y for y, c in code.items()}
+    read = {tuple(n.tolist()): e for e, n in enumerate(ngrams_of(topology))}
+    C: dict[int, float] = defaultdict(float)
+    visits = np.zeros(topology.states)
+    histories = {(): 0, (BOS,): topology.start}
+    histories |= {n: int(topology.dest[e]) for n, e in read.items() if n[-1] != EOS and is_state(topology, e, n)}
+    log_p: dict[tuple[int, ...], dict[int, float]] = {}
+    for sample in source.sample(range(samples), seed=seed):
+        before, word = list[int](), list[int]()
+        history: tuple[int, ...] = (BOS,)
+        for x in [*sample.tolist(), EOS]:
+            if not word:
+                key = tuple(before)
+                if key not in log_p:
+                    rows = Ragged.from_rows([[*before, *code[y]] for y in code] + [before])
+                    prefix = prefix_log_probs(source.model, rows)
+                    end = float(sentence_log_probs(source.model, Ragged.from_rows([before]))[0])
+                    log_p[key] = {y: prefix[k] - prefix[-1] for k, y in enumerate(code)} | {EOS: end - prefix[-1]}
+                while history not in histories:
+                    history = history[1:]
+                visits[histories[history]] += 1
+                for y, value in log_p[key].items():
+                    at = history
+                    while (*at, y) not in read:
+                        at = at[1:]
+                    C[read[(*at, y)]] += float(np.exp(value))
+            before.append(x)
+            word.append(x)
+            if x in final:
+                history, word = (*history, word_of.get(tuple(word), UNK)), []
+    return counts_from_arcs(topology, np.array([C[e] for e in range(topology.arcs)]), visits, samples)
+
+
+def is_state(t: Topology, e: int, ngram: tuple[int, ...]) -> bool:
+    return int(state_lengths(t)[t.dest[e]]) == len(ngram)
+
+
+def prefix_log_probs(model: NGramModel, rows: Ragged) -> list[float]:
+    """Log p that a sentence begins so."""
+    t, result = model.topology, []
+    for row in rows:
+        q, total = t.start, 0.0
+        for x in row.tolist():
+            log, q = step(t.first_arc, t.label, t.dest, t.backoff, model.log_weight, model.log_backoff, q, x)
+            total += log
+        result.append(total)
+    return result
+
+
+def test_counting_on_b_is_counting_words_directly(pieces: WordPieces) -> None:
+    """Both are unbiased; per sample, B averages over the last piece alone, so that they differ by chance."""
+    model = trained(UNCASED, smoothing="witten-bell")
+    source = piece_source(model, pieces)
+    topology = prune_to_size(model, 40, split_ties=True).topology
+    k = 3000
+    on_b = count_by_pieces(source, pieces, topology, model.vocabulary, samples=k, seed=3)
+    directly = count_words_with_pieces(source, pieces, topology, model.vocabulary, k, 3)
+    assert on_b.arc.sum() == pytest.approx(directly.arc.sum(), rel=0.01)
+    assert np.abs(on_b.arc - directly.arc).max() < 5 * np.sqrt(directly.arc.max())
+    for counts in (on_b, directly):
+        fitted = fit(counts, model.vocabulary).model
+        best = approximate(model, topology)
+        assert cross_entropy(best.source.counts, fitted) - best.cross_entropy < 0.02
+
+
+def test_unknown_pieces_become_unknown_words(pieces: WordPieces) -> None:
+    """A source whose words the topology does not all know."""
+    model = trained(UNCASED, smoothing="witten-bell")
+    few = Vocabulary.of(sorted(WORDS, key=lambda word: -WORDS[word])[:8])
+    text = Ragged.from_rows([few.encode(sentence) for sentence in UNCASED])
+    small = train(Corpus(text, few), TrainingOptions(order=2, smoothing="witten-bell", open_vocabulary=True))
+    topology = with_unknown_as_unigram(small.topology, len(few))
+    counts = count_by_pieces(piece_source(model, pieces), pieces, topology, few, samples=4000, seed=1)
+    fitted = fit(counts, few).model
+    assert model_faults(fitted) == []
+    sampled = [word for row in NGramSource(model).sample(range(4000), seed=2) for word in row]
+    unknown = np.mean([model.vocabulary.words[x] not in few for x in sampled])
+    share = counts.arc[UNK] / (counts.arc.sum() - counts.arc[topology.label == EOS].sum())
+    assert share == pytest.approx(unknown, abs=0.02)
+
+
+def test_word_pieces_and_words_give_the_same_model(pieces: WordPieces) -> None:
+    model = trained(UNCASED, smoothing="witten-bell")
+    topology = prune_to_size(model, 50, split_ties=True).topology
+    by_words = sample_approx(NGramSource(model), topology, samples=20_000, seed=1).model
+    counts = count_by_pieces(piece_source(model, pieces), pieces, topology, model.vocabulary, samples=20_000, seed=1)
+    by_pieces = fit(counts, model.vocabulary).model
+    text = Ragged.from_rows([model.vocabulary.encode(sentence) for sentence in UNCASED])
+    assert score(by_pieces, text).perplexity == pytest.approx(score(by_words, text).perplexity, rel=0.02)
+
+
+# -- count once, use often --------------------------------------------------------------------------------------------
+
+
+def test_counting_once_is_counting_for_every_topology() -> None:
+    A_W, uncased = trained(CASED), trained(UNCASED)
+    small = prune_to_size(A_W, 40, split_ties=True)
+    source, capitalizer = NGramSource(uncased), Capitalizer(A_W)
+    once = WordNN2WFA(source, capitalizer, [A_W, small], samples=500, seed=2)
+    casing = casing_of(capitalizer, source.vocabulary)
+    for topology in (A_W, small):
+        apart = cap_sample_approx(source, cased_topology(topology, source, casing), casing, samples=500, seed=2)
+        together = once(topology)
+        assert together.counts.arc == pytest.approx(apart.counts.arc, abs=1e-6)
+        assert together.model.log_weight == pytest.approx(apart.model.log_weight, abs=1e-5)
+    with pytest.raises(FedgramError, match="not counted"):
+        WordNN2WFA(source, capitalizer, [small], samples=10, seed=2)(A_W)
+
+
+# -- the inferred topology --------------------------------------------------------------------------------------------
+
+
+def test_an_inferred_topology_keeps_to_its_budget() -> None:
+    source, casing = NGramSource(trained(UNCASED)), casing_of(Capitalizer(trained(CASED)), trained(UNCASED).vocabulary)
+    options = InferenceOptions(samples=3000, order=3, max_ngrams=70)
+    cased = infer_model(source, options, seed=4, casing=casing)
+    assert cased.topology.arcs <= 70
+    assert cased.topology.order == 3
+    assert cased.vocabulary.digest == casing.vocabulary.digest
+    plain = infer_model(source, options, seed=4)
+    assert plain.vocabulary.digest == source.vocabulary.digest
+    assert np.array_equal(plain.log_weight, infer_model(source, options, seed=4).log_weight)
+    with pytest.raises(FedgramError, match="budget of 5 n-grams"):
+        infer_model(source, InferenceOptions(samples=10, max_ngrams=5), seed=4)
+
+
+def test_inference_and_counting_draw_different_samples() -> None:
+    source = NGramSource(trained(UNCASED))
+    asked = list[int]()
+    drawn = source.sample
+    source.sample = lambda samples, *, seed: asked.append(seed) or drawn(samples, seed=seed)  # type: ignore[method-assign, func-returns-value]
+    infer_model(source, InferenceOptions(samples=50, max_ngrams=80), seed=4)
+    assert asked
+    assert 4 not in asked
+
+
+# -- Algorithm 1 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["words", "pieces"])
+def test_algorithm_1(by: str, pieces: WordPieces) -> None:
+    A_W, uncased, budget = trained(CASED), trained(UNCASED, smoothing="witten-bell"), Budget(ngrams=120, unigrams=60)
+    capitalizer = Capitalizer(A_W)
+    inferred = prune_to_size(trained(CASED[:5]), 80, split_ties=True)
+    nn2wfa = (
+        WordNN2WFA(NGramSource(uncased), capitalizer, [A_W, inferred], samples=2000, seed=1)
+        if by == "words"
+        else PieceNN2WFA(piece_source(uncased, pieces), pieces, capitalizer, [A_W, inferred], samples=2000, seed=1)
+    )
+    result = generate(nn2wfa, A_W, inferred, budget)
+    for model in result.by_letter().values():
+        assert model_faults(model) == []
+        assert model.topology.arcs <= budget.ngrams
+    text = Ragged.from_rows([result.external.vocabulary.encode(sentence) for sentence in CASED])
+    perplexity = {name: score(model, text).perplexity for name, model in result.by_letter().items()}
+    assert perplexity["e"] < 12
+    assert all(fit.after <= fit.before + 1e-2 for fit in result.fits.values())
+    frequency = {word: float(n) for word, n in WORDS.items()} | {"zebra": 3.0, "yak": 1.0}
+    for name, final in final_models(result.refitted, frequency, capitalizer, budget).items():
+        assert model_faults(final) == []
+        assert final.topology.arcs <= budget.ngrams
+        assert "zebra" in final.vocabulary, name
+
+
+def test_the_most_frequent_words_come_in_first() -> None:
+    A_W = trained(CASED)
+    budget = Budget(ngrams=500, unigrams=len(A_W.vocabulary) + 1)
+    finals = final_models(A_W, {"in": 9.0, "yak": 1.0, "zebra": 3.0}, Capitalizer(A_W), budget)
+    assert "zebra" in finals["replaced"].vocabulary
+    assert "yak" not in finals["replaced"].vocabulary
+    assert "tail" not in finals  # a closed vocabulary has no <unk> to divide
+
+
+# -- Earnest ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_earnest_through_300_pieces(earnest: list[str], tmp_path: Path) -> None:
+    """Word-piece distillation of an n-gram source gives the word model that word-level distillation gives."""
+    lines = [line.split() for line in earnest]
+    count = Counter(word for line in lines for word in line)
+    words = Vocabulary.of(sorted(count, key=lambda word: -count[word]))
+    train_text, test_text = (Ragged.from_rows([words.encode(s) for s in part]) for part in (lines[:850], lines[850:]))
+    model = train(Corpus(train_text, words), TrainingOptions(order=3, smoothing="witten-bell"))
+    topology = prune_to_size(model, 5000).topology
+    pieces = train_pieces(count, size=300, path=tmp_path / "pieces.model")
+    options = CountingOptions(workers=2)
+    by_words = sample_approx(NGramSource(model), topology, samples=1_000_000, seed=7, options=options).model
+    source = piece_source(model, pieces)
+    counts = count_by_pieces(source, pieces, topology, words, samples=1_000_000, seed=7, options=options)
+    by_pieces = fit(counts, words).model
+    assert compose(spell_words(words, pieces, source.vocabulary), topology).topology.arcs < 6 * topology.arcs
+    a, b = score(by_words, test_text).perplexity, score(by_pieces, test_text).perplexity
+    assert b == pytest.approx(a, rel=0.005)
