@@ -16,7 +16,9 @@ _GROUPS = {
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
+    "pack": ("fedgram.cli.pack", "Write an n-gram model as an lm.fgram for phones and browsers."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
+    "predict": ("fedgram.cli.predict", "Print the words that an lm.fgram expects next."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
 }
 
