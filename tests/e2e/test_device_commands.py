@@ -44,3 +44,13 @@ def test_bad_files_and_options(model: Path, refused: Callable[..., str], tmp_pat
     assert "no such file" in refused("predict", tmp_path / "none.fgram")
     assert "4<=x<=12" in refused("pack", tmp_path / "m.arpa", "-o", tmp_path / "x.fgram", "--bits", 2)
     assert "has no suffix of a model format" in refused("pack", tmp_path / "text.txt", "-o", tmp_path / "x.fgram")
+
+
+def test_bench_device(model: Path, fedgram: Callable[..., Any]) -> None:
+    result = fedgram("bench-device", model, "--json")
+    assert result["bytes"] == model.stat().st_size
+    assert 0 < result["top3_p50_us"] <= result["top3_p99_us"]
+    assert result["queries_per_second"] > 0
+    if "times_kenlm_probing" in result:
+        rates = result["batch_queries_per_second"], result["kenlm_probing_queries_per_second"]
+        assert result["times_kenlm_probing"] == pytest.approx(rates[0] / rates[1])

@@ -13,6 +13,7 @@ from fedgram import __version__
 from fedgram.core.errors import FedgramError
 
 _GROUPS = {
+    "bench-device": ("fedgram.cli.bench_device", "Measure the size and speed of an lm.fgram."),
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),

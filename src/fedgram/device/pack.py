@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgram.automata.model import NGramModel, renormalize
+from fedgram.automata.assemble import WeightedNGrams, assemble
+from fedgram.automata.model import MIN_LOG, NGramModel, renormalize
 from fedgram.automata.topology import backoff_arcs, entering_arcs, state_histories
-from fedgram.core.arrays import IntArray, LongArray
+from fedgram.core.arrays import IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.core.storage import atomic_write
@@ -30,9 +31,11 @@ from fedgram.device.bits import (
 )
 from fedgram.device.layout import HEADER_BYTES, MAX_BYTES, MAX_CODE_BITS, Header, Level, write_file
 from fedgram.device.quantize import DERIVED, Quantized, quantize
+from fedgram.device.reader import PackedModel
 from fedgram.device.sets import BLOCK, write_segment
 from fedgram.device.spelling import FIRST_WORD, letter_key, make_alphabet, pack_alphabet, spell_words
-from fedgram.text.vocabulary import SPECIAL
+from fedgram.device.unpack import log_backoffs, unpack_levels
+from fedgram.text.vocabulary import BOS, SPECIAL, Vocabulary
 
 _TIERS = (512, 4096, 16384)
 
@@ -219,3 +222,31 @@ def _write_lists(
             e += n
             first = ends[t]
     return at
+
+
+def unpack_model(packed: PackedModel) -> NGramModel:
+    """The packed model as an n-gram model again, with the probabilities it was rounded to."""
+    levels = unpack_levels(packed.data, packed.frame, packed.header)
+    backoffs = log_backoffs(levels, packed.header, packed.tables)
+    histories = np.zeros((1, 0), np.int32)  # the words of each context
+    rows, weights, backoff_of = [], [], []
+    for n, level in enumerate(levels):
+        owner = np.repeat(np.arange(len(level.first) - 1), np.diff(level.first))
+        words = np.column_stack([histories[owner] if n else np.zeros((len(level.word), 0), np.int32), level.word])
+        inner = np.flatnonzero(level.context >= 0)
+        backoff = np.zeros(len(words))
+        if n < len(backoffs):
+            backoff[inner] = backoffs[n][level.context[inner]]
+        histories = np.zeros((len(inner), n + 1), np.int32)
+        histories[level.context[inner]] = words[inner]
+        log_p = packed.tables[n, level.code]
+        kept = (level.code > 0) | (level.word == BOS) if n == 0 else np.ones(len(words), np.bool_)
+        rows.append(words[kept].astype(np.int32))
+        weights.append(np.where(level.word[kept] == BOS, MIN_LOG, log_p[kept]) if n == 0 else log_p)
+        backoff_of.append(backoff[kept])
+    lengths = np.concatenate([np.full(len(r), r.shape[1]) for r in rows])
+    ngrams = Ragged(
+        np.concatenate([r.ravel() for r in rows]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    )
+    vocabulary = Vocabulary(packed.words)
+    return assemble(WeightedNGrams(vocabulary, ngrams, np.concatenate(weights), np.concatenate(backoff_of)))

@@ -5,6 +5,8 @@ are asked for. A file that passes may still have been made to deceive: its answe
 stays inside the file and comes to an end.
 """
 
+import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +33,7 @@ from fedgram.device.unpack import Unpacked, score_unpacked, unpack
 from fedgram.text.vocabulary import BOS, SPECIAL, UNK
 
 MAX_PREDICTIONS = 1000
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # all pages at once, for the checksum that reads them all
 UNPACK_FROM = 200_000  # words in a batch from which it pays to spread the model out
 
 
@@ -159,15 +162,14 @@ def open_model(path: str | Path, *, verify: bool = True) -> PackedModel:
     `verify=False` leaves out the checksum of the content.
     """
     path = Path(path)
-    size = path.stat().st_size
-    if size % 8 or not HEADER_BYTES < size < MAX_BYTES:
-        with path.open("rb") as file:
-            if file.read(8) != MAGIC:
-                raise InputError(
-                    path, "is not an lm.fgram file", remedy="write one with: fedgram pack MODEL -o lm.fgram"
-                )
-        raise InputError(path, "is cut short or too large", remedy="copy it again")
-    data = np.memmap(path, np.uint64, "r").view(np.ndarray)
+    with path.open("rb") as file:
+        if file.read(8) != MAGIC:
+            raise InputError(path, "is not an lm.fgram file", remedy="write one with: fedgram pack MODEL -o lm.fgram")
+        size = os.fstat(file.fileno()).st_size
+        if size % 8 or not HEADER_BYTES < size < MAX_BYTES:
+            raise InputError(path, "is cut short or too large", remedy="copy it again")
+        flags = mmap.MAP_SHARED | (_POPULATE if verify else 0)
+        data = np.frombuffer(mmap.mmap(file.fileno(), size, flags=flags, prot=mmap.PROT_READ), np.uint64)
     header = read_header(data, path, verify=verify)
     frame, tables = make_frame(header, data, path)
     alphabet = read_alphabet(data, int(frame[F_ALPHABET]), header.symbols, path)

@@ -27,7 +27,7 @@ from fedgram.device.bits import (
     sequence_get,
     sequence_shape,
 )
-from fedgram.device.pack import pack
+from fedgram.device.pack import pack, unpack_model
 from fedgram.device.quantize import make_codebook, nearest
 from fedgram.device.query import score_sentences
 from fedgram.device.reader import PackedModel, open_model
@@ -269,3 +269,15 @@ def test_a_tight_state_keeps_its_sum(tmp_path: Path) -> None:
     ours = packed(model_from_weights(t, counts.vocabulary, weight), tmp_path / "m.fgram")
     sums = state_sums(unpack_levels(ours.data, ours.frame, ours.header), ours.header, ours.tables)
     assert max(float(np.abs(s - 1).max()) for s in sums) < 1e-3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_packed_model_can_be_unpacked(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    model = random_model(rng, order=int(rng.integers(1, 5)))
+    ours = packed(model, tmp_path / "m.fgram")
+    again = unpack_model(ours)
+    text = random_sentences(rng, words=6, sentences=40)
+    there, back = score(model, text), score(again, translate(model, ours, text))
+    assert back.nats == pytest.approx(there.nats, rel=2e-3)
+    assert back.oov_scored == there.oov_scored

@@ -21,6 +21,7 @@ const MAX_WORD_SYMBOLS = 255;
 const MAX_CODE_LENGTH = 24;
 const ROOM_LEFT = 1e-9;
 const LOG_ZERO = -99;
+const REMEMBERED = 4096; // words whose ids are kept
 const SPECIAL = ["<unk>", "<s>", "</s>"];
 export const UNK = 0;
 export const BOS = 1;
@@ -206,6 +207,16 @@ export class Fgram {
       const count = lengths.filter((length) => length === n).length;
       this.codes.push({ first: (last.first + last.count) * 2, count, begin: last.begin + last.count });
     }
+    this.character = this.point.map((p) => String.fromCodePoint(p));
+    /** Symbol × 32 + length of the code that the next 10 bits begin with, 0 if it is longer. */
+    this._fast = new Uint32Array(1024);
+    for (let window = 0; window < 1024; window++) {
+      const entry = this._readLongSymbol(window);
+      if ((entry & 31) <= 10 && lengths[entry >>> 5] === (entry & 31)) this._fast[window] = entry;
+    }
+    this._buffer = new Uint16Array(MAX_WORD_SYMBOLS + 1);
+    this._behind = 0;
+    /** @type {Map<string, number>} */ this._ids = new Map();
   }
 
   // Bits. What lies outside the file reads as 0.
@@ -609,31 +620,37 @@ export class Fgram {
     return best;
   }
 
-  // Words.
+  // Words. Spelling replaces the symbols in `_buffer`, which begin as those of the word before.
 
-  /** @param {number} at @param {number[]} word the word before, or [] at the first of a bucket @param {boolean} first */
-  _spellNext(at, word, first) {
-    let kept = 0;
+  /** @param {number} at @param {number} length of the word before @param {boolean} first @returns {number} the length */
+  _spellNext(at, length, first) {
+    const buffer = this._buffer;
+    let n = 0;
     if (!first) {
-      kept = Math.min(this._read(at, 4), word.length);
+      n = Math.min(this._read(at, 4), length);
       at += 4;
     }
-    const symbols = word.slice(0, kept);
     for (;;) {
-      let window = this._read(at, MAX_CODE_LENGTH);
-      let [code, symbol, length] = [0, 0, 1];
-      for (let n = 1; n <= MAX_CODE_LENGTH; n++, window >>>= 1) {
-        code = code * 2 + (window & 1);
-        const { first: least, count, begin } = this.codes[n];
-        if (code - least < count && code >= least) {
-          [symbol, length] = [this.byCode[begin + code - least], n];
-          break;
-        }
-      }
-      at += length;
-      if (symbol === 0 || symbols.length >= MAX_WORD_SYMBOLS) return { at, symbols };
-      symbols.push(symbol);
+      const window = this._word(at);
+      let entry = this._fast[window & 1023];
+      if (entry === 0) entry = this._readLongSymbol(window);
+      at += entry & 31;
+      if (entry < 32 || n >= MAX_WORD_SYMBOLS) break;
+      buffer[n++] = entry >>> 5;
     }
+    this._behind = at;
+    return n;
+  }
+
+  /** @param {number} window @returns {number} symbol × 32 + length of its code; the end of a word if there is none */
+  _readLongSymbol(window) {
+    let code = 0;
+    for (let n = 1; n <= MAX_CODE_LENGTH; n++, window >>>= 1) {
+      code = code * 2 + (window & 1);
+      const { first, count, begin } = this.codes[n];
+      if (code >= first && code < first + count) return this.byCode[begin + code - first] * 32 + n;
+    }
+    return 1;
   }
 
   /** @param {number} bucket @returns {number} */
@@ -642,27 +659,34 @@ export class Fgram {
     return this.text + this._sequence(at, count, width, high, bucket);
   }
 
-  /** @param {number} id @returns {number[]} the symbols of a word */
+  /** @param {number} id @returns {number} how many symbols of `_buffer` are the word */
   _spell(id) {
-    let next = { at: this._bucketAt(Math.floor(id / BUCKET)), symbols: /** @type {number[]} */ ([]) };
-    for (let i = 0; i <= id % BUCKET; i++) next = this._spellNext(next.at, next.symbols, i === 0);
-    return next.symbols;
+    this._behind = this._bucketAt(Math.floor(id / BUCKET));
+    let n = 0;
+    for (let i = 0; i <= id % BUCKET; i++) n = this._spellNext(this._behind, n, i === 0);
+    return n;
+  }
+
+  /** @param {number} n @returns {string} the first n symbols of `_buffer` */
+  _spelled(n) {
+    let text = "";
+    for (let i = 0; i < n; i++) text += this.character[this._buffer[i]];
+    return text;
   }
 
   /** @param {number} id @returns {string} */
   word(id) {
-    if (id < FIRST_WORD) return SPECIAL[id];
-    return String.fromCodePoint(...this._spell(id).map((s) => this.point[s]));
+    return id < FIRST_WORD ? SPECIAL[id] : this._spelled(this._spell(id));
   }
 
   /** All words by id. @returns {string[]} */
   words() {
     const result = [];
-    let next = { at: 0, symbols: /** @type {number[]} */ ([]) };
+    let n = 0;
     for (let id = 0; id < this.size; id++) {
-      if (id % BUCKET === 0) next = { at: this._bucketAt(id / BUCKET), symbols: [] };
-      next = this._spellNext(next.at, next.symbols, id % BUCKET === 0);
-      result.push(id < FIRST_WORD ? SPECIAL[id] : String.fromCodePoint(...next.symbols.map((s) => this.point[s])));
+      if (id % BUCKET === 0) this._behind = this._bucketAt(id / BUCKET);
+      n = this._spellNext(this._behind, n, id % BUCKET === 0);
+      result.push(id < FIRST_WORD ? SPECIAL[id] : this._spelled(n));
     }
     return result;
   }
@@ -676,14 +700,15 @@ export class Fgram {
     });
   }
 
-  /** @param {number[]} symbols @param {number[]} key @param {boolean} onlyPrefix @returns {number} −1, 0 or 1 */
-  _compareKey(symbols, key, onlyPrefix) {
+  /** Compare the key of the n symbols in `_buffer` with a key, or its beginning.
+   * @param {number} n @param {number[]} key @param {boolean} onlyPrefix @returns {number} −1, 0 or 1 */
+  _compareKey(n, key, onlyPrefix) {
     let k = 0;
-    for (const s of symbols) {
-      for (const point of this.keys[s]) {
+    for (let i = 0; i < n; i++) {
+      const own = this.keys[this._buffer[i]];
+      for (let c = 0; c < own.length; c++, k++) {
         if (k >= key.length) return onlyPrefix ? 0 : 1;
-        if (point !== key[k]) return point > key[k] ? 1 : -1;
-        k++;
+        if (own[c] !== key[k]) return own[c] > key[k] ? 1 : -1;
       }
     }
     return k === key.length ? 0 : -1;
@@ -698,10 +723,11 @@ export class Fgram {
       if (this._compareKey(this._spell(middle * BUCKET), key, onlyPrefix) < least) low = middle;
       else high = middle;
     }
-    let next = { at: this._bucketAt(low), symbols: /** @type {number[]} */ ([]) };
+    this._behind = this._bucketAt(low);
+    let n = 0;
     for (let id = low * BUCKET; id < Math.min((low + 1) * BUCKET, end); id++) {
-      next = this._spellNext(next.at, next.symbols, id === low * BUCKET);
-      if (id >= begin && this._compareKey(next.symbols, key, onlyPrefix) >= least) return id;
+      n = this._spellNext(this._behind, n, id === low * BUCKET);
+      if (id >= begin && this._compareKey(n, key, onlyPrefix) >= least) return id;
     }
     return Math.min((low + 1) * BUCKET, end);
   }
@@ -720,13 +746,24 @@ export class Fgram {
 
   /** @param {string} word @returns {number} its id, that of `<unk>` if it is not known */
   wordId(word) {
+    let id = this._ids.get(word);
+    if (id === undefined) {
+      id = this._findWord(word);
+      if (this._ids.size >= REMEMBERED) this._ids.clear();
+      this._ids.set(word, id);
+    }
+    return id;
+  }
+
+  /** @param {string} word @returns {number} */
+  _findWord(word) {
     if (SPECIAL.includes(word)) return SPECIAL.indexOf(word);
     const symbols = Array.from(word, (c) => this.symbolOf.get(/** @type {number} */ (c.codePointAt(0))));
     if (symbols.includes(undefined)) return UNK;
     for (const [from, to] of this.keyRanges(word, false)) {
       for (let id = from; id < to; id++) {
-        const spelled = this._spell(id);
-        if (spelled.length === symbols.length && spelled.every((s, i) => s === symbols[i])) return id;
+        const n = this._spell(id);
+        if (n === symbols.length && symbols.every((s, i) => s === this._buffer[i])) return id;
       }
     }
     return UNK;
