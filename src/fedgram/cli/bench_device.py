@@ -11,9 +11,10 @@ import click
 from fedgram.automata.sampling import sample_sentences
 from fedgram.cli.console import json_option, show, steps
 from fedgram.core.arrays import Ragged
-from fedgram.device.measure import measure, seconds_of
+from fedgram.device.measure import measure, measure_typing, seconds_of
 from fedgram.device.pack import unpack_model
 from fedgram.device.reader import open_model
+from fedgram.device.spatial import LAYOUTS, load_layout
 from fedgram.formats.arpa import write_arpa
 
 _SENTENCES = 30_000
@@ -22,12 +23,14 @@ _SENTENCES = 30_000
 @click.command("bench-device")
 @click.argument("model")
 @click.option("--build-binary", "builder", help="KenLM's build_binary; default: the one on the PATH.")
+@click.option("--layout", type=click.Choice(LAYOUTS), default="en_us", show_default=True, help="Keys to type on.")
 @json_option
-def command(model: str, builder: str | None, as_json: bool) -> None:
-    """Measure MODEL, an lm.fgram: size, load, queries a second, top-3 and completion times.
+def command(model: str, builder: str | None, layout: str, as_json: bool) -> None:
+    """Measure MODEL, an lm.fgram: size, load, queries a second, top-3, completion, tap and glide times.
 
-    The text is drawn from the model. Where KenLM's Python module is installed it scores the same text with the same
-    model as a probing table and, where its build_binary is found, as an 8-bit quantised trie.
+    The text is drawn from the model; taps miss their keys by 0.3 key widths, trails are minimum-jerk movements. Where
+    KenLM's Python module is installed it scores the same text with the same model as a probing table and, where its
+    build_binary is found, as an 8-bit quantised trie.
     """
     with steps() as step:
         step.begin("Drawing text")
@@ -41,6 +44,7 @@ def command(model: str, builder: str | None, as_json: bool) -> None:
             "ngrams": packed.header.ngrams,
             "bytes_per_ngram": Path(model).stat().st_size / packed.header.ngrams,
             **measure(packed, text),
+            **measure_typing(packed, load_layout(layout), text),
         }
         with tempfile.TemporaryDirectory() as folder:
             step.begin("Measuring KenLM")

@@ -9,12 +9,15 @@ import numpy as np
 
 from fedgram.core.arrays import LongArray, Ragged
 from fedgram.core.random import stream
+from fedgram.device.glide import Glider, synthesize_trail
+from fedgram.device.keyboard import Keyboard
 from fedgram.device.query import score_sentences, top_words
 from fedgram.device.reader import PackedModel, open_model
-from fedgram.device.spelling import FIRST_WORD
+from fedgram.device.spatial import Layout, noisy_taps
+from fedgram.device.spelling import FIRST_WORD, word_key
 from fedgram.text.vocabulary import BOS
 
-_OPENINGS, _CONTEXTS, _ROUNDS = 50, 5000, 3
+_OPENINGS, _CONTEXTS, _ROUNDS, _TYPED = 50, 5000, 3, 3000
 
 
 def seconds_of(function: Callable[[], Any], rounds: int = _ROUNDS) -> float:
@@ -55,6 +58,50 @@ def states_in(model: PackedModel, sentences: Ragged, count: int = _CONTEXTS) -> 
             state = model.step(state, word)[1]
         states.append(state)
     return states
+
+
+def measure_typing(model: PackedModel, layout: Layout, sentences: Ragged) -> dict[str, float]:
+    """Milliseconds a key and a trail, and how many words are understood, on noisy taps and trails of a text's words.
+
+    A key's time is that of a tap and of the suggestions behind it. Words count as understood if all their letters are
+    right; capitals, accents and apostrophes do not matter.
+    """
+    board = Keyboard(model, layout)
+    glider, rng, letters = Glider(board), stream(0, "typing"), set(layout.letters)
+    keys, trails, right = [], [], np.zeros(4, np.int64)
+    for _ in range(_TYPED):
+        sentence = sentences[int(rng.integers(len(sentences)))].tolist()
+        at = int(rng.integers(len(sentence))) if sentence else 0
+        key = model.keys[sentence[at]] if sentence else ""
+        if len(key) < 2 or not letters.issuperset(key):
+            continue
+        context = [model.words[word] for word in sentence[:at]]
+        word, taps = board.typing(context), noisy_taps(layout, key, 0.3, rng)
+        for x, y in taps.tolist():
+            began = perf_counter()
+            word.tap(x, y)
+            word.candidates(3)
+            keys.append(perf_counter() - began)
+        trail = synthesize_trail(layout, key, rng)
+        began = perf_counter()
+        glided = glider.decode(trail, context)
+        trails.append(perf_counter() - began)
+        typed = [word_key(c.word) for c in word.candidates(3, complete=False)]
+        traced = [word_key(c.word) for c in glided]
+        right += [layout.nearest(taps) == key, typed[:1] == [key], traced[:1] == [key], key in traced]
+    if not keys:
+        return {}
+    shares = right / len(trails)
+    return {
+        "tap_p50_ms": float(np.percentile(keys, 50)) * 1e3,
+        "tap_p99_ms": float(np.percentile(keys, 99)) * 1e3,
+        "tap_literal": float(shares[0]),
+        "tap_top1": float(shares[1]),
+        "glide_p50_ms": float(np.percentile(trails, 50)) * 1e3,
+        "glide_p99_ms": float(np.percentile(trails, 99)) * 1e3,
+        "glide_top1": float(shares[2]),
+        "glide_top3": float(shares[3]),
+    }
 
 
 def measure(model: PackedModel, sentences: Ragged) -> dict[str, float]:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,8 @@ from fedgram.device.layout import (
     read_header,
 )
 from fedgram.device.query import score_sentences, step, top_words, walk
-from fedgram.device.spelling import FIRST_WORD, Alphabet, find_spelling, key_ranges, read_alphabet, spell
-from fedgram.device.unpack import Unpacked, score_unpacked, unpack
+from fedgram.device.spelling import FIRST_WORD, Alphabet, find_spelling, key_ranges, read_alphabet, spell, spell_all
+from fedgram.device.unpack import Unpacked, score_unpacked, unigram_codes, unpack
 from fedgram.text.vocabulary import BOS, SPECIAL, UNK
 
 MAX_PREDICTIONS = 1000
@@ -88,12 +89,30 @@ class PackedModel:
     def _ranges(self, text: str, *, only_prefix: bool) -> LongArray:
         """A range of ids a tier: of the words whose key is the text's, or begins with it."""
         a = self.alphabet
-        return key_ranges(self.data, self.frame, a.codes, a.by_code, a.key, a.key_of(text), only_prefix)
+        key = np.frombuffer(text.translate(self._letter_keys).encode("utf-32-le"), np.int32)
+        return key_ranges(self.data, self.frame, a.codes, a.by_code, a.key, key, only_prefix)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
         """All words by id."""
-        return tuple(self.word(i) for i in range(len(self)))
+        symbols, offsets = spell_all(self.data, self.frame, self.alphabet.codes, self.alphabet.by_code)
+        text = self.alphabet.point[symbols].astype("<u4").tobytes().decode("utf-32-le")
+        ends = offsets.tolist()
+        return (*SPECIAL, *(text[a:b] for a, b in pairwise(ends[FIRST_WORD:])))
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """What one types for each word."""
+        return tuple(word.translate(self._letter_keys) for word in self.words)
+
+    @cached_property
+    def _letter_keys(self) -> dict[int, str]:
+        return self.alphabet.letter_keys()
+
+    def log_unigrams(self) -> FloatArray:
+        """The log-probabilities of all words without context; −99 for those that nothing reads."""
+        found: FloatArray = self.tables[0, unigram_codes(self.data, self.frame)]
+        return found
 
     @cached_property
     def index(self) -> dict[str, int]:

@@ -49,6 +49,15 @@ def letter_key(character: str) -> str:
     return "".join(c for c in plain if not unicodedata.combining(c) and c not in _SILENT)[:MAX_KEY]
 
 
+def word_key(word: str) -> str:
+    """What one types for a word.
+
+    >>> word_key("Don't"), word_key("coração")
+    ('dont', 'coracao')
+    """
+    return "".join(map(letter_key, word))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Alphabet:
     """Characters by rising code point, the end of a word first, with their keys and Huffman codes.
@@ -73,16 +82,10 @@ class Alphabet:
         by_code = np.argsort(np.where(length > 0, length, MAX_CODE_LENGTH + 1), kind="stable").astype(np.int32)
         return cls(frozen(point), frozen(key), frozen(codes), frozen(by_code))
 
-    def key_of(self, text: str) -> IntArray:
-        """The code points of a text's key."""
-        points = np.array([ord(c) for c in text], np.int32)
-        symbol = np.minimum(np.searchsorted(self.point, points), len(self.point) - 1)
-        known = self.point[symbol] == points
-        rows = (
-            self.key[s, 1 : 1 + self.key[s, 0]] if is_known else points[i : i + 1]
-            for i, (s, is_known) in enumerate(zip(symbol, known, strict=True))
-        )
-        return np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32)
+    def letter_keys(self) -> dict[int, str]:
+        """The key of every character, for `str.translate`; what the alphabet lacks stays as it is."""
+        keys = ("".join(map(chr, row[1 : 1 + row[0]])) for row in self.key.tolist())
+        return dict(zip(self.point.tolist(), keys, strict=True))
 
 
 def make_alphabet(words: Sequence[str]) -> tuple[Alphabet, IntArray]:
@@ -219,6 +222,24 @@ def spell(words: Words, frame: LongArray, codes: LongArray, by_code: IntArray, w
     for i in range(word % BUCKET + 1):
         n, at = spell_next(words, at, i == 0, codes, by_code, buffer, n)
     return n
+
+
+@kernel
+def spell_all(words: Words, frame: LongArray, codes: LongArray, by_code: IntArray) -> tuple[IntArray, LongArray]:
+    """(the symbols of all words, one word behind another; where each begins, and the end)."""
+    buffer, offsets = np.zeros(MAX_WORD_SYMBOLS + 1, np.int32), np.zeros(frame[F_WORDS] + 1, np.int64)
+    symbols = np.empty(16 * frame[F_WORDS] + 1024, np.int32)
+    at, n = 0, 0
+    for word in range(frame[F_WORDS]):
+        if word % BUCKET == 0:
+            at = bucket_at(words, frame, word // BUCKET)
+        n, at = spell_next(words, at, word % BUCKET == 0, codes, by_code, buffer, n)
+        begin = offsets[word]
+        if begin + n > len(symbols):
+            symbols = np.concatenate((symbols, np.empty(len(symbols) + n, np.int32)))
+        symbols[begin : begin + n] = buffer[:n]
+        offsets[word + 1] = begin + n
+    return symbols[: offsets[-1]], offsets
 
 
 @kernel

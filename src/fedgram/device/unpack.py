@@ -49,7 +49,7 @@ class Unpacked:
 def unpack_levels(data: Words, frame: LongArray, header: Header) -> list[Level]:
     """All n-grams of a file, order by order; refused if the lists hold more or fewer than the header says."""
     none, words = np.zeros(0, np.int64), header.words
-    code = _unigram_codes(data, frame)
+    code = unigram_codes(data, frame)
     context = _children(data, frame, 1, words) if header.order > 1 else np.full(words, -1, np.int64)
     levels = [Level(np.arange(words), code, np.zeros(words, np.int64), np.zeros(2, np.int64), none, context)]
     suffix_context = np.zeros(header.levels[1].contexts, np.int64) if header.order > 1 else none
@@ -123,7 +123,8 @@ def unpack(data: Words, frame: LongArray, header: Header, tables: FloatArray) ->
 
 
 @kernel
-def _unigram_codes(data: Words, frame: LongArray) -> LongArray:
+def unigram_codes(data: Words, frame: LongArray) -> LongArray:
+    """The codes of all words' own probabilities."""
     codes = np.empty(frame[F_WORDS], np.int64)
     for word in range(len(codes)):
         codes[word] = unigram_code(data, frame, word)
