@@ -143,14 +143,14 @@ class Typing:
         if literal:
             rows.append(literal)
         unique = {row.word: row for row in sorted(rows, key=lambda row: row.worth)}
-        return sorted(unique.values(), key=lambda row: -row.worth)[:k]
+        return sorted(unique.values(), key=lambda row: (-round(row.worth, 9), row.word))[:k]
 
     def _completions(self, k: int) -> list[Candidate]:
-        """Longer words from the three best beginnings."""
+        """Longer words from the two best beginnings."""
         model, options, lex = self.keyboard.model, self.keyboard.options, self.keyboard.lexicon
         nodes, score = self._beams[-1]
         rows = []
-        for i in np.argsort(-(score + options.weight * lex.best[nodes]))[:3].tolist():
+        for i in np.argsort(-(score + options.weight * lex.best[nodes]))[:2].tolist():
             if not lex.depth[nodes[i]]:
                 continue
             begun = lex.keys[lex.first_word[nodes[i]]][: lex.depth[nodes[i]]]

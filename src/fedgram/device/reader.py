@@ -89,7 +89,7 @@ class PackedModel:
     def _ranges(self, text: str, *, only_prefix: bool) -> LongArray:
         """A range of ids a tier: of the words whose key is the text's, or begins with it."""
         a = self.alphabet
-        key = np.frombuffer(text.translate(self._letter_keys).encode("utf-32-le"), np.int32)
+        key = np.frombuffer(text.translate(self._letter_keys).encode("utf-32-le", "surrogatepass"), np.int32)
         return key_ranges(self.data, self.frame, a.codes, a.by_code, a.key, key, only_prefix)
 
     @cached_property
