@@ -153,8 +153,12 @@ export const TAP_OPTIONS = Object.freeze({
 /** @param {number} value @param {number} item @param {number[]} values @param {number[]} items @param {number} most */
 function insert(value, item, values, items, most) {
   if (items.length >= most && value <= values[most - 1]) return;
-  let j = items.length;
-  while (j > 0 && values[j - 1] < value) j--;
+  let [low, j] = [0, items.length];
+  while (low < j) {
+    const middle = (low + j) >>> 1;
+    if (values[middle] < value) j = middle;
+    else low = middle + 1;
+  }
   values.splice(j, 0, value);
   items.splice(j, 0, item);
   if (items.length > most) {
@@ -428,6 +432,8 @@ export class Glider {
     });
     /** @type {number[][]} */ this.byEnds = Array.from({ length: letters * letters }, () => []);
     this.spelled.forEach((word, w) => this.byEnds[word[0] * letters + word[word.length - 1]].push(w));
+    this._x = Float64Array.from(layout.places, (p) => p[0]);
+    this._y = Float64Array.from(layout.places, (p) => p[1]);
     this._template = new Float64Array(2 * POINTS);
     this._rows = [new Float64Array(POINTS + 1), new Float64Array(POINTS + 1)];
   }
@@ -470,33 +476,41 @@ export class Glider {
 
   /** @param {number} w resample a word's line through its letters */
   _makeTemplate(w) {
-    const { places } = this.keyboard.layout;
-    const [word, out] = [this.spelled[w], this._template];
+    const word = this.spelled[w];
+    const out = this._template;
+    const [xs, ys] = [this._x, this._y];
+    const last = word.length - 1;
     const step = this.length[w] / (POINTS - 1);
-    let [i, along] = [1, 0];
-    [out[0], out[1]] = places[word[0]];
+    let i = 1;
+    let along = 0;
+    let piece = last > 0 ? this.apart[word[0]][word[1]] : 0;
+    out[0] = xs[word[0]];
+    out[1] = ys[word[0]];
     for (let k = 1; k < POINTS; k++) {
       const wanted = k * step;
-      let piece = 0;
-      for (; i < word.length; along += piece, i++) {
-        piece = this.apart[word[i - 1]][word[i]];
-        if (along + piece >= wanted && piece > 0) break;
+      while (i <= last && !(along + piece >= wanted && piece > 0)) {
+        along += piece;
+        i++;
+        if (i <= last) piece = this.apart[word[i - 1]][word[i]];
       }
-      const inside = i < word.length;
-      const a = places[inside ? word[i - 1] : word[word.length - 1]];
-      const b = inside ? places[word[i]] : a;
-      const share = inside ? (wanted - along) / piece : 0;
-      out[2 * k] = a[0] + share * (b[0] - a[0]);
-      out[2 * k + 1] = a[1] + share * (b[1] - a[1]);
+      const a = word[i <= last ? i - 1 : last];
+      const b = word[i <= last ? i : last];
+      const share = i <= last ? (wanted - along) / piece : 0;
+      out[2 * k] = xs[a] + share * (xs[b] - xs[a]);
+      out[2 * k + 1] = ys[a] + share * (ys[b] - ys[a]);
     }
   }
 
   /** @param {Float64Array} points @param {number} most @returns {number} the mean squared distance, inexact beyond `most` */
   _pointwise(points, most) {
+    const template = this._template;
+    const limit = most * POINTS;
     let total = 0;
     for (let k = 0; k < 2 * POINTS; k += 2) {
-      total += (points[k] - this._template[k]) ** 2 + (points[k + 1] - this._template[k + 1]) ** 2;
-      if (total > most * POINTS) break;
+      const dx = points[k] - template[k];
+      const dy = points[k + 1] - template[k + 1];
+      total += dx * dx + dy * dy;
+      if (total > limit) break;
     }
     return total / POINTS;
   }
@@ -507,7 +521,8 @@ export class Glider {
     this._rows.forEach((row) => row.fill(Infinity));
     this._rows[0][0] = 0;
     for (let i = 1; i <= POINTS; i++) {
-      const [now, last] = [this._rows[i & 1], this._rows[(i - 1) & 1]];
+      const now = this._rows[i & 1];
+      const last = this._rows[(i - 1) & 1];
       now.fill(Infinity);
       for (let j = Math.max(1, i - BAND); j <= Math.min(POINTS, i + BAND); j++) {
         const dx = points[2 * i - 2] - template[2 * j - 2];
