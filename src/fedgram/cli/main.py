@@ -17,6 +17,7 @@ _GROUPS = {
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
     "export": ("fedgram.cli.export", "Write a model in the formats of other keyboards and recognisers."),
+    "keyboard": ("fedgram.cli.keyboard", "Try an lm.fgram on a keyboard in the browser."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pack": ("fedgram.cli.pack", "Write an n-gram model as an lm.fgram for phones and browsers."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
