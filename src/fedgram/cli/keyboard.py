@@ -21,9 +21,11 @@ def command(model: str, compare: str | None, host: str, port: int) -> None:
     except ImportError:
         raise MissingDependencyError("the web keyboard", "keyboard") from None
     app = make_app([model, *([compare] if compare else [])])
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="critical", access_log=False))
     click.echo(f"http://{host}:{port}/  (stop with Ctrl-C)", err=True)
     try:
         server.run()
-    except SystemExit:
+    except SystemExit as end:
+        if end.code != 1:  # ended by a signal
+            raise
         raise FedgramError(f"cannot listen on {host}:{port}; choose another with --port") from None
