@@ -4,7 +4,7 @@ The personal probability of x behind u mixes the user's pairs with the user's wo
 that habits may change. The keyboard's is p(x) = (1 − α)·p_base(x) + α·p_personal(x) with α = `most`·n/(n +
 `patience`), n being what was learned. So whatever was learned, no word loses more than the *guard* −ln(1 − `most`):
 the base prediction is never made worse by more than that many nats, and unlearned words keep their order. A word that
-the base model does not know becomes typable.
+the base model does not know is predicted like any other.
 """
 
 import json
