@@ -26,6 +26,11 @@ def test_the_toolkit_does_not_import_torch() -> None:
     assert not imported_by("import fedgram.cli.ngram") & {"torch", "pywrapfst", "flwr"}
 
 
+def test_the_device_reader_stands_alone() -> None:
+    loaded = imported_by("import fedgram.device.reader")
+    assert {name.split(".")[1] for name in loaded if name.startswith("fedgram.")} == {"core", "device", "text"}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_stay_readable(path: Path) -> None:
     text = path.read_text()

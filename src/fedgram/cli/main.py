@@ -13,13 +13,18 @@ from fedgram import __version__
 from fedgram.core.errors import FedgramError
 
 _GROUPS = {
+    "bench-device": ("fedgram.cli.bench_device", "Measure the size and speed of an lm.fgram."),
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
     "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
     "distill": ("fedgram.cli.distill", "Find the n-gram model closest to a source."),
+    "export": ("fedgram.cli.export", "Write a model in the formats of other keyboards and recognisers."),
+    "keyboard": ("fedgram.cli.keyboard", "Try an lm.fgram on a keyboard in the browser."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
+    "pack": ("fedgram.cli.pack", "Write an n-gram model as an lm.fgram for phones and browsers."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
     "report": ("fedgram.cli.report", "Write a run's results as a page."),
+    "predict": ("fedgram.cli.predict", "Print the words that an lm.fgram expects next."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
     "workflow": ("fedgram.cli.workflow", "Run Algorithm 1: eight n-gram models from two sources."),
 }

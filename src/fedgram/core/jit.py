@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,3 +52,34 @@ def kernel(function: F) -> F:
 def inline_kernel(function: F) -> F:
     """Like `kernel`, for a few lines that other kernels call in their innermost loop."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")(function))
+
+
+def merged_kernel(function: F) -> F:
+    """Like `kernel`, but compiled into whatever calls it: no call, and no counting of references to arrays."""
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))
+
+
+@intrinsic
+def _popcount(_: Any, __: Any) -> Any:
+    """The number of ones in a 64-bit word."""
+    return types.int64(types.uint64), lambda _context, builder, _signature, args: builder.ctpop(args[0])
+
+
+@intrinsic
+def _trailing_zeros(_: Any, __: Any) -> Any:
+    """The number of zeros below the lowest one of a 64-bit word; 64 for the word 0."""
+    no = ir.Constant(ir.IntType(1), 0)
+    return types.int64(types.uint64), lambda _context, builder, _signature, args: builder.cttz(args[0], no)
+
+
+@intrinsic
+def _leading_zeros(_: Any, __: Any) -> Any:
+    """The number of zeros above the highest one of a 64-bit word; 64 for the word 0."""
+    no = ir.Constant(ir.IntType(1), 0)
+    return types.int64(types.uint64), lambda _context, builder, _signature, args: builder.ctlz(args[0], no)
+
+
+# In kernels alone, on 64-bit words.
+popcount = cast(Callable[[Any], int], _popcount)
+trailing_zeros = cast(Callable[[Any], int], _trailing_zeros)
+leading_zeros = cast(Callable[[Any], int], _leading_zeros)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgram.core.arrays import FloatArray
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
 
-Arrays = Mapping[str, NDArray[np.floating[Any]]]
+Array = NDArray[np.floating[Any]]
+Arrays = Mapping[str, Array]
 RULES = ("nesterov", "momentum", "adam")
 
 
@@ -79,7 +79,7 @@ def move(model: ServerModel, change: Arrays, step: ServerStep) -> ServerModel:
 
 
 @kernel
-def _momentum(w: FloatArray, v: FloatArray, change: FloatArray, eta: float, mu: float, nesterov: bool) -> None:
+def _momentum(w: Array, v: Array, change: Array, eta: float, mu: float, nesterov: bool) -> None:
     for k in range(len(w)):
         g = -np.float64(change[k])
         v[k] = mu * v[k] + g
@@ -87,9 +87,7 @@ def _momentum(w: FloatArray, v: FloatArray, change: FloatArray, eta: float, mu: 
 
 
 @kernel
-def _adam(
-    w: FloatArray, m: FloatArray, u: FloatArray, change: FloatArray, eta: float, beta1: float, beta2: float, tau: float
-) -> None:
+def _adam(w: Array, m: Array, u: Array, change: Array, eta: float, beta1: float, beta2: float, tau: float) -> None:
     for k in range(len(w)):
         g = -np.float64(change[k])
         m[k] = beta1 * m[k] + (1.0 - beta1) * g

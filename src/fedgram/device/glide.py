@@ -1,0 +1,251 @@
+"""From a trail to a word: the finger glides over a word's letters without being lifted.
+
+A word's template is the line through the centres of its letters. Trail and template are cut into equally long steps;
+words whose first and last letters lie near the trail's ends, and whose template is about as long, are compared point
+by point, and the best of them again with dynamic time warping, since a hurried finger cuts corners. The mean squared
+distance is weighed against the word's log-probability in its context, so that one trail may mean `Vampire` behind one
+word and `Value` behind another. Paper: §1.1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.core.arrays import FloatArray, IntArray, LongArray
+from fedgram.core.jit import kernel
+from fedgram.device.bits import Words
+from fedgram.device.keyboard import Candidate, Keyboard
+from fedgram.device.query import step
+from fedgram.device.spatial import Layout
+
+POINTS, BAND = 32, 5
+_SHORTLIST = 150
+
+
+@dataclass(frozen=True, slots=True)
+class GlideOptions:
+    """How trails and words are weighed."""
+
+    sharpness: float = 25.0  # log-likelihood lost per squared key width of mean squared distance
+    weight: float = 0.5  # of the language model
+    reach: float = 1.7  # how far the trail may begin and end from the first and last letter, in key widths
+
+
+class Glider:
+    """A keyboard's lexicon, ready for trails."""
+
+    def __init__(self, keyboard: Keyboard, options: GlideOptions | None = None) -> None:
+        self.keyboard, self.options = keyboard, options or GlideOptions()
+        lex, letters = keyboard.lexicon, keyboard.layout.letters
+        rank = {letter: n for n, letter in enumerate(letters)}
+        self.offsets: LongArray = np.concatenate([[0], np.cumsum([len(key) for key in lex.keys])]).astype(np.int64)
+        self.spelled = np.array([rank[c] for key in lex.keys for c in key], np.int32)
+        self.centres = np.array([keyboard.layout.centre_of(letter) for letter in letters])
+        ends = self.spelled[self.offsets[:-1]] * len(letters) + self.spelled[self.offsets[1:] - 1]
+        self.by_ends = np.argsort(ends, kind="stable").astype(np.int32)
+        self.first = np.searchsorted(ends[self.by_ends], np.arange(len(letters) ** 2 + 1)).astype(np.int32)
+        self.apart = np.sqrt(((self.centres[:, None, :] - self.centres[None, :, :]) ** 2).sum(axis=2))
+        self.length = _template_lengths(self.spelled, self.offsets, self.apart)
+        self.log_p = keyboard.model.log_unigrams()[lex.words]
+
+    def decode(self, trail: FloatArray, context: Sequence[str] = (), k: int = 3) -> list[Candidate]:
+        """The k words that a trail of (x, y) points means most probably, the best first."""
+        model, options, lex = self.keyboard.model, self.options, self.keyboard.lexicon
+        trail = np.asarray(trail, np.float64).reshape(-1, 2)
+        if len(trail) < 2 or not np.isfinite(trail).all():
+            return []
+        worth, words = np.empty(k), np.empty(k, np.int64)
+        found = _decode(
+            resample(trail, POINTS), path_length(trail), self.spelled, self.offsets, self.centres, self.apart,
+            self.by_ends, self.first, self.length, self.log_p, lex.words,
+            np.array([options.sharpness, options.weight, options.reach]),
+            model.data, model.frame, model.tables, model.state(context), worth, words,
+        )  # fmt: skip
+        return [
+            Candidate(model.word(w), p) for w, p in zip(words[:found].tolist(), worth[:found].tolist(), strict=True)
+        ]
+
+
+@kernel
+def path_length(points: FloatArray) -> float:
+    """The length of a line through points."""
+    total = 0.0
+    for i in range(1, len(points)):
+        total += np.hypot(points[i, 0] - points[i - 1, 0], points[i, 1] - points[i - 1, 1])
+    return total
+
+
+@kernel
+def resample(points: FloatArray, count: int) -> FloatArray:
+    """`count` points at equal distances along a line, its ends included."""
+    result = np.empty((count, 2))
+    step_ = path_length(points) / (count - 1)
+    result[0] = points[0]
+    i, along, at = 1, 0.0, 0.0
+    for k in range(1, count):
+        wanted = k * step_
+        piece = 0.0
+        while i < len(points):
+            piece = np.hypot(points[i, 0] - points[i - 1, 0], points[i, 1] - points[i - 1, 1])
+            if along + piece >= wanted and piece > 0.0:
+                break
+            along += piece
+            i += 1
+        if i >= len(points):
+            result[k] = points[-1]
+        else:
+            at = (wanted - along) / piece
+            result[k] = points[i - 1] + at * (points[i] - points[i - 1])
+    result[count - 1] = points[-1]
+    return result
+
+
+@kernel
+def _template_lengths(spelled: IntArray, offsets: LongArray, apart: FloatArray) -> FloatArray:
+    result = np.zeros(len(offsets) - 1)
+    for w in range(len(result)):
+        for i in range(offsets[w] + 1, offsets[w + 1]):
+            result[w] += apart[spelled[i - 1], spelled[i]]
+    return result
+
+
+@kernel
+def _template(
+    w: int,
+    spelled: IntArray,
+    offsets: LongArray,
+    centres: FloatArray,
+    apart: FloatArray,
+    length: float,
+    out: FloatArray,
+) -> None:
+    """A word's template, resampled."""
+    first, last = offsets[w], offsets[w + 1] - 1
+    step_ = length / (len(out) - 1)
+    i, along = first + 1, 0.0
+    out[0, 0], out[0, 1] = centres[spelled[first], 0], centres[spelled[first], 1]
+    for k in range(1, len(out)):
+        wanted, piece = k * step_, 0.0
+        while i <= last:
+            piece = apart[spelled[i - 1], spelled[i]]
+            if along + piece >= wanted and piece > 0.0:
+                break
+            along += piece
+            i += 1
+        a, b, share = spelled[last], spelled[last], 0.0
+        if i <= last:
+            a, b, share = spelled[i - 1], spelled[i], (wanted - along) / piece
+        for axis in range(2):
+            out[k, axis] = centres[a, axis] + share * (centres[b, axis] - centres[a, axis])
+
+
+@kernel
+def _pointwise(a: FloatArray, b: FloatArray, most: float) -> float:
+    """The mean squared distance of points in step; it need not be exact beyond `most`."""
+    total = 0.0
+    for k in range(len(a)):
+        dx, dy = a[k, 0] - b[k, 0], a[k, 1] - b[k, 1]
+        total += dx * dx + dy * dy
+        if total > most * len(a):
+            break
+    return total / len(a)
+
+
+@kernel
+def warped(a: FloatArray, b: FloatArray, band: int, rows: FloatArray) -> float:
+    """The least mean squared distance when points may wait for each other, at most `band` steps; per point of both."""
+    n = len(a)
+    rows[:, :] = np.inf
+    rows[0, 0] = 0.0
+    for i in range(1, n + 1):
+        now, last = rows[i & 1], rows[(i - 1) & 1]
+        now[:] = np.inf
+        for j in range(max(1, i - band), min(n, i + band) + 1):
+            dx, dy = a[i - 1, 0] - b[j - 1, 0], a[i - 1, 1] - b[j - 1, 1]
+            squared = dx * dx + dy * dy
+            # a step along both counts twice, so that every way has the same weight in all
+            now[j] = min(last[j - 1] + 2.0 * squared, last[j] + squared, now[j - 1] + squared)
+        if i == 1:
+            last[0] = np.inf
+    mean: float = rows[n & 1, n] / (2 * n)
+    return mean
+
+
+@kernel
+def _decode(
+    trail: FloatArray, trail_length: float, spelled: IntArray, offsets: LongArray, centres: FloatArray,
+    apart: FloatArray, by_ends: IntArray, first: IntArray, lengths: FloatArray, log_p: FloatArray, words: IntArray,
+    options: FloatArray, data: Words, frame: LongArray, tables: FloatArray, state: LongArray, worth: FloatArray,
+    best: LongArray,
+) -> int:  # fmt: skip
+    """Fill `best` with the words of a trail; returns how many there are."""
+    sharpness, weight, reach = options[0], options[1], options[2]
+    letters = len(centres)
+    template, rows = np.empty_like(trail), np.empty((2, len(trail) + 1))
+    short, short_worth = np.full(_SHORTLIST, -1, np.int64), np.full(_SHORTLIST, -np.inf)
+    begin, end = trail[0], trail[-1]
+    for a in range(letters):
+        if np.hypot(centres[a, 0] - begin[0], centres[a, 1] - begin[1]) > reach:
+            continue
+        for b in range(letters):
+            if np.hypot(centres[b, 0] - end[0], centres[b, 1] - end[1]) > reach:
+                continue
+            for n in range(first[a * letters + b], first[a * letters + b + 1]):
+                w = by_ends[n]
+                if not 0.6 * lengths[w] - 1.0 <= trail_length <= 1.5 * lengths[w] + 2.0:
+                    continue
+                most = (weight * log_p[w] - short_worth[_SHORTLIST - 1]) / sharpness  # farther would not be kept
+                if most > 0.0:
+                    _template(w, spelled, offsets, centres, apart, lengths[w], template)
+                    value = weight * log_p[w] - sharpness * _pointwise(trail, template, most)
+                    _insert(value, w, short_worth, short)
+    for j in range(len(best)):
+        worth[j], best[j] = -np.inf, -1
+    after = np.zeros_like(state)
+    for n in range(_SHORTLIST):
+        w = short[n]
+        if w < 0:
+            break
+        _template(w, spelled, offsets, centres, apart, lengths[w], template)
+        value = -sharpness * warped(trail, template, BAND, rows)
+        value += weight * step(data, frame, tables, state, words[w], after)
+        _insert(value, words[w], worth, best)
+    found = 0
+    while found < len(best) and best[found] >= 0:
+        found += 1
+    return found
+
+
+@kernel
+def _insert(value: float, item: int, values: FloatArray, items: LongArray) -> None:
+    """Put an item in its place among the best."""
+    j = len(items) - 1
+    if value <= values[j]:
+        return
+    while j > 0 and values[j - 1] < value:
+        values[j], items[j] = values[j - 1], items[j - 1]
+        j -= 1
+    values[j], items[j] = value, item
+
+
+def synthesize_trail(
+    layout: Layout, word_key: str, rng: np.random.Generator, *, sigma: float = 0.2, overlap: float = 0.4
+) -> FloatArray:
+    """A trail as people make them: minimum-jerk movements from letter to letter that overlap, so that corners are cut.
+
+    Each letter is missed by `sigma` key widths; each movement begins `overlap` of its time before the one before ends.
+    """
+    distinct = [c for i, c in enumerate(word_key) if i == 0 or c != word_key[i - 1]]
+    aims = layout.typed("".join(distinct))
+    aims = aims + rng.normal(0.0, sigma, aims.shape)
+    moves = np.diff(aims, axis=0)
+    lasting = 0.08 + 0.06 * np.log2(1.0 + np.hypot(*moves.T)) if len(moves) else np.zeros(0)
+    starts = np.concatenate([[0.0], np.cumsum(lasting * (1.0 - overlap))])
+    ends = float((starts[:-1] + lasting).max()) if len(moves) else 0.05
+    times = np.arange(0.0, ends + 0.01, 0.01)
+    trail = np.repeat(aims[:1], len(times), axis=0)
+    for move, start, duration in zip(moves, starts, lasting, strict=False):
+        tau = np.clip((times - start) / duration, 0.0, 1.0)
+        trail += (tau**3 * (10.0 - 15.0 * tau + 6.0 * tau**2))[:, None] * move
+    return trail + rng.normal(0.0, 0.03, trail.shape)

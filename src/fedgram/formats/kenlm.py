@@ -1,0 +1,33 @@
+"""KenLM's binary, made by KenLM's own `build_binary` from our ARPA."""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from fedgram.automata.model import NGramModel
+from fedgram.core.errors import FedgramError
+from fedgram.core.storage import atomic_write
+from fedgram.formats.arpa import write_arpa
+
+STRUCTURES = {"probing": ["probing"], "trie": ["-a", "64", "-q", "8", "-b", "8", "trie"]}
+
+
+def write_kenlm(model: NGramModel, path: str | Path, *, structure: str = "probing", builder: str | None = None) -> None:
+    """Write the model as KenLM's probing table or 8-bit quantised trie."""
+    found = builder or shutil.which("build_binary")
+    if not found:
+        raise FedgramError("KenLM's build_binary is not on the PATH; name it, or export ARPA and build it elsewhere")
+    with tempfile.TemporaryDirectory() as folder:
+        arpa, binary = Path(folder) / "model.arpa", Path(folder) / "model.binary"
+        write_arpa(model, arpa)
+        command = [found, *STRUCTURES[structure], str(arpa), str(binary)]
+        try:
+            done = subprocess.run(command, capture_output=True, check=False)
+        except OSError as error:
+            raise FedgramError(f"{found} cannot be run: {error.strerror}") from None
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise FedgramError(f"{found} failed: {lines[-1] if lines else 'it says nothing'}")
+        with atomic_write(path) as file:
+            file.write(binary.read_bytes())

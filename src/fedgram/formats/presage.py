@@ -1,0 +1,45 @@
+"""presage's SQLite database: tables `_1_gram`, `_2_gram`, `_3_gram` of words and counts, as `text2ngram` makes them."""
+
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from fedgram.automata.build import ngrams_of
+from fedgram.automata.model import NGramModel
+from fedgram.core.storage import atomic_write
+from fedgram.formats.onboard import TEXT_SIZE
+from fedgram.formats.word_pairs import expected_counts
+
+_MAX_ORDER = 3
+
+
+def write_presage(model: NGramModel, path: str | Path) -> None:
+    """Write n-grams of up to three words, those with sentence marks and placeholders left out.
+
+    Words are bound as values, so that apostrophes need no care.
+    """
+    rows, counts, names = ngrams_of(model.topology), expected_counts(model, TEXT_SIZE), model.vocabulary.words
+    lengths = np.diff(rows.offsets)
+    plain = np.array([not name.startswith("<") for name in names])
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "presage.db"
+        database = sqlite3.connect(made)
+        for n in range(1, min(int(lengths.max()), _MAX_ORDER) + 1):
+            columns = [*(f"word_{k}" for k in range(n - 1, 0, -1)), "word"]
+            listed = ", ".join(columns)
+            typed = ", ".join(f"{column} TEXT" for column in columns)
+            database.execute(f"CREATE TABLE _{n}_gram ({typed}, count INTEGER, UNIQUE({listed}))")
+            database.executemany(
+                f"INSERT INTO _{n}_gram VALUES ({', '.join('?' * (n + 1))})",
+                (
+                    (*(names[w] for w in rows[i].tolist()), int(counts[i]))
+                    for i in np.flatnonzero(lengths == n).tolist()
+                    if plain[rows[i]].all()
+                ),
+            )
+        database.commit()
+        database.close()
+        with atomic_write(path) as file:
+            file.write(made.read_bytes())

@@ -1,0 +1,62 @@
+// Checks JavaScript typing against vectors: node check_typing.mjs FOLDER
+import assert from "node:assert/strict";
+import { readFileSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+import { Fgram } from "../../src/fedgram/web/static/fgram.js";
+import { Glider, Keyboard, PersonalModel, loadLayout } from "../../src/fedgram/web/static/typing.js";
+
+const folder = process.argv[2];
+const near = (a, b, what) => assert.ok(Math.abs(a - b) < 1e-5, `${what}: ${a} is not ${b}`);
+let answers = 0;
+
+for (const name of readdirSync(folder).filter((file) => file.endsWith(".typing.json"))) {
+  const { layout, taps, trails, said, expected, learned, personal: kept } = JSON.parse(readFileSync(join(folder, name), "utf8"));
+  const bytes = readFileSync(join(folder, name.replace(".typing.json", ".fgram")));
+  const model = Fgram.open(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength));
+  const board = new Keyboard(model, loadLayout(layout));
+  for (const [context, places, literal, found] of taps) {
+    const word = board.typing(context);
+    for (const [x, y] of places) word.tap(x, y);
+    assert.equal(word.literal, literal);
+    const ours = word.candidates(4);
+    assert.deepEqual(ours.map((c) => [c.word, c.isComplete, c.isLiteral]), found.map((c) => [c[0], c[2], c[3]]), literal);
+    ours.forEach((c, i) => near(c.worth, found[i][1], literal));
+    word.tap(3, 3);
+    word.backspace();
+    assert.deepEqual(word.candidates(4), ours);
+    answers++;
+  }
+  const glider = new Glider(board);
+  for (const [context, trail, found] of trails) {
+    const ours = glider.decode(trail, context, 4);
+    assert.deepEqual(ours.map((c) => c.word), found.map((c) => c[0]));
+    ours.forEach((c, i) => near(c.worth, found[i][1], c.word));
+    answers++;
+  }
+  assert.deepEqual(glider.decode([[0, 0]]), []);
+  const personal = new PersonalModel(model);
+  const check = () => {
+    for (const [context, prefix, rows] of expected) {
+      const ours = personal.predict(context, 4, prefix);
+      assert.deepEqual(ours.map((p) => p.word), rows.map((row) => row[0]));
+      ours.forEach((p, i) => near(p.logP, rows[i][1], p.word));
+      answers++;
+    }
+  };
+  said.forEach((sentence) => personal.learn(sentence));
+  check();
+  personal.learned().forEach(([word, count], i) => {
+    assert.equal(word, learned[i][0]);
+    near(count, learned[i][1], word);
+  });
+  personal.erase();
+  assert.deepEqual(personal.learned(), []);
+  personal.loadJSON(kept);
+  check();
+  assert.ok(personal.forget("Zuleica"));
+  assert.ok(!personal.toJSON().includes("Zuleica"));
+  for (const bad of ["[]", "{}", '{"fedgram-personal": 1, "words": {"a": -1}, "pairs": {}}']) {
+    assert.throws(() => personal.loadJSON(bad), TypeError);
+  }
+}
+console.log(answers);
