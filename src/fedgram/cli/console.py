@@ -27,6 +27,11 @@ class Steps:
         self._task = task = self._progress.add_task(description, total=total, unit=unit)
         return lambda amount: self._progress.update(task, advance=amount)
 
+    def describe(self, description: str) -> None:
+        """Say something else of the step that is going on."""
+        if self._task is not None:
+            self._progress.update(self._task, description=description)
+
 
 @contextmanager
 def steps() -> Iterator[Steps]:

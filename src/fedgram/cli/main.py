@@ -22,6 +22,9 @@ _GROUPS = {
     "keyboard": ("fedgram.cli.keyboard", "Try an lm.fgram on a keyboard in the browser."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pack": ("fedgram.cli.pack", "Write an n-gram model as an lm.fgram for phones and browsers."),
+    "pretrain": ("fedgram.cli.pretrain", "Train a network on text that a server may see."),
+    "score": ("fedgram.cli.score", "Measure how well a network predicts sentences."),
+    "train": ("fedgram.cli.train", "Train a network on devices that keep their text."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
     "report": ("fedgram.cli.report", "Write a run's results as a page."),
     "predict": ("fedgram.cli.predict", "Print the words that an lm.fgram expects next."),
@@ -70,7 +73,7 @@ def _end(*_: object) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
     try:
-        result: Any = cli.main(args=arguments, prog_name="fedgram", standalone_mode=False)
+        result: Any = cli.main(args=list(arguments), prog_name="fedgram", standalone_mode=False, obj=arguments)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as exit_:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from fedgram.core.errors import InputError
 
@@ -75,14 +75,36 @@ def content_digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     return sha.hexdigest()
 
 
-def write_artefact(path: str | Path, artefact: Artefact) -> str:
-    """Write the artefact and return its digest."""
+def artefact_to_bytes(artefact: Artefact) -> bytes:
+    """The content of an artefact file."""
+    return _serialize(artefact)[0]
+
+
+def _serialize(artefact: Artefact) -> tuple[bytes, str]:
     digest = content_digest(artefact.fields, artefact.arrays)
     about = {"kind": artefact.kind, "version": artefact.version, "fields": artefact.fields, "digest": digest}
     arrays = {name: np.ascontiguousarray(array) for name, array in artefact.arrays.items()}
+    return save(arrays, {"fedgram": json.dumps(about, sort_keys=True)}), digest
+
+
+def write_artefact(path: str | Path, artefact: Artefact) -> str:
+    """Write the artefact and return its digest."""
+    content, digest = _serialize(artefact)
     with atomic_write(path) as file:
-        file.write(save(arrays, {"fedgram": json.dumps(about, sort_keys=True)}))
+        file.write(content)
     return digest
+
+
+def artefact_from_bytes(content: bytes, name: str | Path, *, kind: str, version: int) -> Artefact:
+    """The artefact of a file's content; `name` is what errors call it."""
+    try:
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        about = json.loads(header["__metadata__"]["fedgram"])
+        arrays = load(content)
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(name, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
+    return _checked(about, arrays, name, kind, version)
 
 
 def read_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
@@ -92,16 +114,25 @@ def read_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads((file.metadata() or {})["fedgram"])
-            found = about["kind"], about["version"], about["fields"], about["digest"]
-            if found[0] != kind:
-                raise InputError(path, f"holds a {found[0]!r}, not a {kind!r}")
-            if found[1] != version:
-                remedy = "convert it with the fedgram that wrote it, or upgrade"
-                raise InputError(path, f"has format version {found[1]}, not {version}", remedy=remedy)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if about["kind"] == kind and about["version"] == version:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            else:
+                arrays = {}
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(path, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
-    fields = found[2]
-    if content_digest(fields, arrays) != found[3]:
-        raise InputError(path, "is damaged: its content does not match its checksum", remedy="write it again")
+    return _checked(about, arrays, path, kind, version)
+
+
+def _checked(about: Any, arrays: Mapping[str, NDArray[Any]], name: str | Path, kind: str, version: int) -> Artefact:
+    try:
+        found, found_version, fields, digest = about["kind"], about["version"], about["fields"], about["digest"]
+    except (KeyError, TypeError) as error:
+        raise InputError(name, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
+    if found != kind:
+        raise InputError(name, f"holds a {found!r}, not a {kind!r}")
+    if found_version != version:
+        remedy = "convert it with the fedgram that wrote it, or upgrade"
+        raise InputError(name, f"has format version {found_version}, not {version}", remedy=remedy)
+    if content_digest(fields, arrays) != digest:
+        raise InputError(name, "is damaged: its content does not match its checksum", remedy="write it again")
     return Artefact(kind, version, fields, arrays)

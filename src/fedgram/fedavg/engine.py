@@ -24,6 +24,7 @@ from fedgram.federated.task import Total
 from fedgram.neural.batching import ClientBatches
 from fedgram.neural.cell import Weights
 from fedgram.neural.local_training import train_clients
+from fedgram.neural.network import as_tensors
 
 _CPU_STACK = 1_000_000  # weights in a stack that still fits the caches of a CPU
 _GPU_SHARE = 0.5  # of the GPU's memory, for weights and what a step needs
@@ -52,7 +53,7 @@ def train_round(
     task: FederatedAveraging, state: FedAvgState, chunks: list[Chunk], *, device: torch.device, ranks: Ranks
 ) -> tuple[Total, int]:
     """The sum of the updates of all chunks, and how many were refused; each rank trains its share of the chunks."""
-    start = {name: torch.from_numpy(w).to(device) for name, w in state.model.weights.items()}
+    start = as_tensors(state.model.weights, device)
     sums = {name: torch.zeros(n, dtype=torch.int64, device=device) for name, n in task.size.items()}
     counts = torch.zeros(3, dtype=torch.int64)  # weight in fixed point, devices, refused
     local = task.plan.local_in(state.round + 1)

@@ -16,7 +16,7 @@ from fedgram.fedavg.ranks import Ranks
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging
 from fedgram.federated.cohort import CohortPlan, choose_cohort
 from fedgram.federated.driver import Devices
-from fedgram.neural.network import WeightArrays
+from fedgram.neural.network import WeightArrays, as_tensors
 from fedgram.neural.scoring import ScoredText, Scores, score
 
 
@@ -108,8 +108,7 @@ def _evaluate(
     """Dev scores; rank 0 computes them for all, so that all agree on the best and on when to stop."""
     numbers = [0.0] * 5
     if ranks.rank == 0:
-        weights = {name: torch.from_numpy(w).to(device) for name, w in state.model.weights.items()}
-        s = score(task.shape, weights, dev, pieces=pieces)
+        s = score(task.shape, as_tensors(state.model.weights, device), dev, pieces=pieces)
         numbers = [s.sll, s.sll_e, s.perplexity, s.top1 or 0.0, s.top3 or 0.0]
     sll, sll_e, perplexity, top1, top3 = ranks.same(numbers)
     size = len(dev.sentences), int(dev.typed.sum())

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from math import cos, pi, prod
 
 import numpy as np
-import torch
 
 from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.core.errors import FedgramError
@@ -22,7 +21,7 @@ from fedgram.federated.task import Total, Update
 from fedgram.neural.batching import ClientBatches, pack_clients
 from fedgram.neural.local_training import LocalTraining, train_clients
 from fedgram.neural.model import ModelShape
-from fedgram.neural.network import WeightArrays
+from fedgram.neural.network import WeightArrays, as_tensors
 from fedgram.text.population import ClientDataset
 
 WEIGHTINGS = ("sentences", "uniform")
@@ -137,7 +136,7 @@ class FederatedAveraging:
         if not len(data.sentences.values):
             return Update.zero(self.size)
         batches = self.batches([data], [rng])
-        start = {name: torch.from_numpy(w) for name, w in state.model.weights.items()}
+        start = as_tensors(state.model.weights)
         trained = train_clients(self.shape, start, batches, self.plan.local_in(state.round + 1))
         change = {name: (w[0] - start[name]).flatten().double().numpy() for name, w in trained.weights.items()}
         weight = self.weight(len(data.sentences)) * shortening(change_norm(change), self.plan.update_norm)
@@ -152,7 +151,7 @@ class FederatedAveraging:
             return FedAvgState(number, state.model)
         scale = 1.0 / total.weight  # both are in the same fixed point
         change = {
-            name: (total.arrays[name] * scale).astype(np.float32).reshape(w.shape)
+            name: (total.arrays[name] * scale).astype(w.dtype).reshape(w.shape)
             for name, w in state.model.weights.items()
         }
         model = move(state.model, change, self.plan.server.scaled(self.plan.server_schedule.factor(number)))

@@ -117,8 +117,13 @@ State = TypeVar("State")
 class FederatedTask(Protocol[State]):
     """A federated computation: three functions and the shape of an update."""
 
-    bits: int
-    size: Mapping[str, int]
+    @property
+    def bits(self) -> int:
+        """Bits behind the point of a sum."""
+
+    @property
+    def size(self) -> Mapping[str, int]:
+        """The length of each vector of an update."""
 
     def init(self) -> State:
         """The server's state before the first round."""

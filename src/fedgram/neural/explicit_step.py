@@ -38,7 +38,7 @@ def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor,
     """
     clients, length, rows = words.shape
     asked = targets != NOTHING
-    share = (asked / asked.sum(dim=(1, 2), keepdim=True).clamp(min=1)).to(weights["embedding"].dtype)
+    share = asked.to(weights["embedding"].dtype) / asked.sum(dim=(1, 2), keepdim=True).clamp(min=1)
     flat_words, flat_targets = words.flatten(1), targets.flatten(1)
     keep = (words != BOS).to(weights["embedding"].dtype)
     x = _rows_of(weights["embedding"], flat_words).view(clients, length, rows, -1)

@@ -12,11 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedgram.core.arrays import IntArray, Ragged, frozen
 from fedgram.core.errors import FedgramError, InputError, InvariantError
 from fedgram.core.storage import Artefact, read_artefact, write_artefact
+from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape
 from fedgram.text.normalize import uncase
 from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary
@@ -87,6 +89,16 @@ class Network:
             if weight.dtype != np.float32 or not np.isfinite(weight).all():
                 raise InvariantError("Network: a weight is not a finite number in single precision")
             frozen(weight)
+
+
+def as_tensors(weights: Mapping[str, NDArray[Any]], device: torch.device | str = "cpu") -> Weights:
+    """Weights on a device, as copies."""
+    return {name: torch.tensor(w, device=device) for name, w in weights.items()}
+
+
+def as_arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:
+    """Weights from any device."""
+    return {name: w.detach().float().cpu().numpy() for name, w in weights.items()}
 
 
 def write_network(path: str | Path, network: Network) -> str:

@@ -1,0 +1,72 @@
+"""What the commands on networks share: presets, codings and devices."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedgram.core.errors import FedgramError, InputError
+
+if TYPE_CHECKING:
+    from fedgram.neural.model import ModelShape, Preset
+    from fedgram.neural.network import Coding
+
+device_option = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to compute."
+)
+_KNOWN_WORDS = 30_000  # of 𝒱, in word-piece networks
+
+
+def find_preset(name: str) -> "Preset":
+    """The preset of this name."""
+    from fedgram.neural.model import PRESETS
+
+    if name not in PRESETS:
+        raise FedgramError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def coding_for(preset: str, unigrams: str, pieces: str | None) -> "Coding":
+    """The coding of a new network; the preset says whether of words or of pieces."""
+    from fedgram.neural.network import piece_coding, word_coding
+    from fedgram.text.unigrams import read_unigrams
+
+    chosen, frequency = find_preset(preset), read_unigrams(unigrams)
+    if not chosen.pieces:
+        if pieces:
+            raise FedgramError(
+                f"{preset} is a network of words; leave --pieces out, or choose a preset that begins with P"
+            )
+        return word_coding(frequency, chosen.shape.words)
+    if not pieces:
+        raise FedgramError(f"{preset} is a network of word pieces; give it some with --pieces")
+    coding = piece_coding(Path(pieces).read_bytes(), frequency, _KNOWN_WORDS)
+    if abs(len(coding.vocabulary) - chosen.shape.words) > 0.01 * chosen.shape.words:
+        remedy = f"train {chosen.shape.words:,} with fedgram pieces train --size, or choose another preset"
+        raise InputError(
+            pieces, f"has {len(coding.vocabulary):,} pieces, and {preset} wants {chosen.shape.words:,}", remedy=remedy
+        )
+    return coding
+
+
+def network_shape(preset: str, coding: "Coding") -> "ModelShape":
+    """The preset's shape with as many words as there are."""
+    from dataclasses import replace
+
+    return replace(find_preset(preset).shape, words=len(coding.vocabulary))
+
+
+def presets_table() -> str:
+    """Table 2: the presets, with S_e and S_total here and in the paper, in millions."""
+    from fedgram.neural.model import PRESETS
+
+    lines = ["preset    cell  layers  groups   N_e   N_h   words    S_e (paper)   S_total (paper)"]
+    for name, preset in PRESETS.items():
+        s = preset.shape
+        own = s.words * s.embedding / 1e6, s.parameters() / 1e6
+        paper = [f"({p:.2f})" if p else "     –" for p in (preset.paper_embedding, preset.paper_total)]
+        lines.append(
+            f"{name:<8}  {s.cell:<4}  {s.layers:>6}  {s.groups:>6}  {s.embedding:>4}  {s.hidden:>4}  {s.words:>6,}"
+            f"  {own[0]:>5.2f} {paper[0]:>6}  {own[1]:>8.2f} {paper[1]:>6}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,35 @@
+"""An update as bytes, and back: all that a device sends. What comes from a device is checked before it is used."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgram.core.errors import InvariantError
+from fedgram.core.storage import Artefact, artefact_from_bytes, artefact_to_bytes
+from fedgram.federated.task import Update
+
+KIND, VERSION = "update", 1
+
+
+def update_to_bytes(update: Update) -> bytes:
+    """The bytes of an update."""
+    arrays: dict[str, NDArray[Any]] = {f"values.{name}": v for name, v in update.values.items()}
+    arrays |= {f"index.{name}": i for name, i in update.index.items()}
+    fields = {"size": dict(update.size), "weight": float(update.weight)}
+    return artefact_to_bytes(Artefact(KIND, VERSION, fields, arrays))
+
+
+def update_from_bytes(data: bytes) -> Update:
+    """The update of some bytes; `Total.add` checks that its numbers are sane."""
+    artefact = artefact_from_bytes(data, "update", kind=KIND, version=VERSION)
+    try:
+        size = {str(name): int(n) for name, n in artefact.fields["size"].items()}
+        index = {name: artefact.arrays[f"index.{name}"] for name in size}
+        values = {name: artefact.arrays[f"values.{name}"] for name in size}
+        weight = float(artefact.fields["weight"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvariantError(f"an update lacks a part: {error}") from None
+    if any(a.dtype != np.int64 for a in index.values()) or any(a.dtype != np.float64 for a in values.values()):
+        raise InvariantError("an update holds numbers of another type")
+    return Update(size, index, values, weight)
