@@ -111,7 +111,7 @@ def _evaluate(
         s = score(task.shape, as_tensors(state.model.weights, device), dev, pieces=pieces)
         numbers = [s.sll, s.sll_e, s.perplexity, s.top1 or 0.0, s.top3 or 0.0]
     sll, sll_e, perplexity, top1, top3 = ranks.same(numbers)
-    size = len(dev.sentences), int(dev.typed.sum())
+    size = len(dev.sentences), dev.words
     return Scores(sll, sll_e, perplexity, None if pieces else top1, None if pieces else top3, *size)
 
 

@@ -29,11 +29,15 @@ NO_RANK = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredText:
-    """Sentences as a network's ids; by token: whether its word is in 𝒱, and whether it is a word that was typed."""
+    """Sentences as a network's ids; by token: whether its word is in 𝒱, and whether it is a word that was typed.
+
+    `words` counts the words that were typed.
+    """
 
     sentences: Ragged
     known: BoolArray
     typed: BoolArray
+    words: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def text_to_score(coding: Coding, population: Population, clients: LongArray) ->
     coded = codes.take(spoken.values)
     sentences = Ragged(coded.values, coded.offsets[spoken.offsets])
     word = np.repeat(spoken.values, np.diff(coded.offsets))
-    return ScoredText(sentences, known[word], typed[word])
+    return ScoredText(sentences, known[word], typed[word], int(typed[spoken.values].sum()))
 
 
 def score(
@@ -81,7 +85,7 @@ def summarize(text: ScoredText, log_prob: FloatArray, end: FloatArray, rank: Lon
     top1, top3 = (_share(rank[typed] < k) if rank is not None else None for k in (1, 3))
     sll, sll_e = float(log_prob.sum()) / sentences, float(log_prob[text.known].sum()) / sentences
     perplexity = float(np.exp(np.minimum(-(log_prob.sum() + end.sum()) / symbols, 700.0)))
-    return Scores(sll, sll_e, perplexity, top1, top3, len(text.sentences), int(typed.sum()))
+    return Scores(sll, sll_e, perplexity, top1, top3, len(text.sentences), text.words)
 
 
 def _share(right: BoolArray) -> float:

@@ -13,15 +13,15 @@ from fedgram.neural.batching import pack_clients
 from fedgram.neural.model import ModelShape, initial_weights
 
 gpu_kernels.PRECISION, gpu_kernels._PROGRAMS = "ieee", {programs}
-shape = ModelShape({words}, 12, 20, layers=2)
+shape = ModelShape({words}, 12, 20, layers={layers})
 rng = np.random.default_rng(0)
-sentences = [[rng.integers(3, {words}, rng.integers(1, 9)).tolist() for _ in range(12)] for _ in range(3)]
+sentences = [[rng.integers(3, {words}, rng.integers(1, 9)).tolist() for _ in range({sentences})] for _ in range(2)]
 packed = pack_clients([Ragged.from_rows(s) for s in sentences], rows={rows}, length=9)
-start = {{name: torch.stack([w, w * 1.1, w * 0.9]) for name, w in initial_weights(shape, seed=1).items()}}
+start = {{name: torch.stack([w, w * 1.1]) for name, w in initial_weights(shape, seed=1).items()}}
 stacks = []
 for inner in (explicit_step, gpu_kernels):
     stack = {{name: w.clone() for name, w in start.items()}}
-    for t in range(min(2, packed.words.shape[1])):
+    for t in range(min({steps}, packed.words.shape[1])):
         words, targets = (torch.from_numpy(a).long().mT.contiguous()[:, t] for a in (packed.words, packed.targets))
         loss = explicit_step.descend(shape, stack, words, targets, 0.1, inner)
     stacks.append({{**stack, "loss": loss}})
@@ -31,9 +31,16 @@ for name in stacks[0]:
 """
 
 
-@pytest.mark.parametrize(("words", "rows", "programs"), [(70, 2, 1), (200, 3, 9), (150, 16, 1024)])
-def test_the_kernels_compute_what_the_plain_functions_do(words: int, rows: int, programs: int) -> None:
-    script = COMPARE.format(words=words, rows=rows, programs=programs)
+CASES = [
+    {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2},
+    {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1},
+    {"words": 70, "rows": 16, "programs": 1024, "layers": 1, "sentences": 20, "steps": 1},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['words']} words, {case['rows']} rows")
+def test_the_kernels_compute_what_the_plain_functions_do(case: dict[str, int]) -> None:
+    script = COMPARE.format(**case)
     environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,163 @@
+"""Federated training from the command line: it learns, resumes wherever it is killed, and refuses nonsense."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgram.fedavg.checkpoint import read_checkpoint
+from fedgram.neural.network import read_network
+from fedgram.text.normalize import uncase
+from fedgram.text.population import population_from_messages, write_population
+from fedgram.text.synthetic import SyntheticPopulation
+
+RUN = ["--preset", "W_demo", "--clients-per-round", 12, "--max-sentences", 12, "--evaluate-every", 2, "--dev-users", 4]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A population with users of all splits, and word frequencies."""
+    made = tmp_path_factory.mktemp("train")
+    people = population_from_messages(SyntheticPopulation("en_us", seed=3).rows(60))
+    write_population(made / "users.arrow", people)
+    counts: dict[str, int] = {}
+    for word, n in zip(people.words, np.bincount(people.token, minlength=len(people.words)).tolist(), strict=True):
+        counts[uncase(word)] = counts.get(uncase(word), 0) + n
+    ranked = sorted(counts, key=lambda w: (-counts[w], w))
+    (made / "words.tsv").write_text("".join(f"{w}\t{counts[w]}\n" for w in ranked))
+    return made
+
+
+def arguments(folder: Path, output: Path, *more: object) -> list[str]:
+    common = ["train", "--users", folder / "users.arrow", "--unigrams", folder / "words.tsv", *RUN]
+    return [str(a) for a in [*common, "--workers", 1, "-o", output, *more]]
+
+
+def test_training_learns_and_scores_say_so(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    output, plots = tmp_path / "R.safetensors", tmp_path / "plots"
+    result = fedgram(*arguments(folder, output, "--rounds", 6, "--plots", plots, "--json"))
+    assert result["rounds"] == 6
+    assert [p["round"] for p in result["curve"]] == [2, 4, 6]
+    assert result["curve"][-1]["sll_e"] > result["curve"][0]["sll_e"]
+    assert (plots / "likelihood.png").stat().st_size > 5000
+    scores = fedgram("score", output, "--users", folder / "users.arrow", "--split", "dev", "--max-users", 4, "--json")
+    best = next(p for p in result["curve"] if p["round"] == result["best_round"])
+    for name in ("sll", "sll_e", "perplexity", "top1", "top3"):
+        assert scores[name] == pytest.approx(best[name], rel=1e-6)
+    assert scores["sll"] <= scores["sll_e"] < 0
+    again = fedgram(*arguments(folder, tmp_path / "S.safetensors", "--rounds", 6, "--start", output, "--json"))
+    assert again["loss"] < result["loss"]
+
+
+def test_two_workers_write_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        command = arguments(folder, tmp_path / f"{workers}.safetensors", "--rounds", 2)
+        command[command.index("--workers") + 1] = str(workers)
+        subprocess.run([sys.executable, "-m", "fedgram", *command], check=True, capture_output=True)
+    assert (tmp_path / "1.safetensors").read_bytes() == (tmp_path / "2.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_killed_anywhere_and_resumed_it_writes_the_same_bytes(
+    fedgram: Callable[..., Any], folder: Path, tmp_path: Path, rounds: int
+) -> None:
+    whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
+    fedgram(*arguments(folder, whole, "--rounds", rounds))
+    draw, kills = random.Random(5), 0
+    command = [sys.executable, "-m", "fedgram", *arguments(folder, killed, "--rounds", rounds, "--resume")]
+    while True:
+        before = newest(killed)
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and newest(killed) == before:
+                time.sleep(0.002)
+            time.sleep(draw.random() * 0.1)
+            if process.poll() is not None:
+                assert process.returncode == 0
+                break
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+    assert kills >= rounds // 6 + 1
+    assert killed.read_bytes() == whole.read_bytes()
+
+
+def newest(output: Path) -> list[str]:
+    return sorted(path.name for path in Path(f"{output}.checkpoints").glob("round-*"))[-1:]
+
+
+def test_a_damaged_checkpoint_is_passed_over(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    whole, output = tmp_path / "whole.safetensors", tmp_path / "R.safetensors"
+    fedgram(*arguments(folder, whole, "--rounds", 4))
+    fedgram(*arguments(folder, output, "--rounds", 4))
+    newest = sorted(Path(f"{output}.checkpoints").glob("*"))[-1]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    output.unlink()
+    fedgram(*arguments(folder, output, "--rounds", 4, "--resume"))
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_other_settings_are_not_resumed(
+    fedgram: Callable[..., Any], refused: Callable[..., str], folder: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "R.safetensors"
+    fedgram(*arguments(folder, output, "--rounds", 2))
+    line = refused(*arguments(folder, output, "--rounds", 2, "--resume", "--client-lr", 0.25))
+    assert "other settings: plan" in line
+    for old in Path(f"{output}.checkpoints").glob("*"):
+        old.write_bytes(b"nothing")
+    assert "no checkpoint can be read" in refused(*arguments(folder, output, "--rounds", 2, "--resume"))
+    assert read_checkpoint(tmp_path / "nowhere", {}) is None
+
+
+def test_word_pieces(fedgram: Callable[..., Any], refused: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    pieces, output = tmp_path / "p.model", tmp_path / "P.safetensors"
+    fedgram("pieces", "train", "--unigrams", folder / "words.tsv", "--size", 500, "-o", pieces)
+    wanted = [*arguments(folder, output, "--rounds", 1, "--pieces", pieces)]
+    assert "network of words" in refused(*wanted)
+    wanted[wanted.index("W_demo")] = "P_demo"
+    assert "502 pieces, and P_demo wants 1,000" in refused(*wanted)
+    missing = [a for a in wanted if a not in ("--pieces", str(pieces))]
+    assert "give it some with --pieces" in refused(*missing)
+
+
+def test_bad_input_is_refused(refused: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "R.safetensors"
+    good = arguments(folder, output, "--rounds", 1)
+    assert "unknown preset" in refused(*[a if a != "W_demo" else "W_3K" for a in good])
+    nobody = population_from_messages([("a", "hello there", "dev")])
+    write_population(tmp_path / "nobody.arrow", nobody)
+    users = str(folder / "users.arrow")
+    assert "no users in the train split" in refused(
+        *[a if a != users else str(tmp_path / "nobody.arrow") for a in good]
+    )
+    (tmp_path / "words.tsv").write_text("łódź\t5\n")
+    words = str(folder / "words.tsv")
+    assert "no word of the vocabulary" in refused(*[a if a != words else str(tmp_path / "words.tsv") for a in good])
+    assert "learning rate" in refused(*good, "--client-lr", -1)
+    assert "does not exist" in refused(*[a if a != str(output) else str(tmp_path / "no" / "R") for a in good])
+    assert "is damaged or not" in refused("score", words, "--users", users)
+
+
+def test_pretraining_helps(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{m}\n" for u in range(30) for m in SyntheticPopulation("en_us", seed=9).messages(u)))
+    network, words = tmp_path / "R0.safetensors", folder / "words.tsv"
+    fedgram("pretrain", text, "--unigrams", words, "--preset", "W_demo", "--epochs", 2, "--rows", 8, "-o", network)
+    cold = fedgram(*arguments(folder, tmp_path / "c.safetensors", "--rounds", 1, "--json"))
+    warm = fedgram(*arguments(folder, tmp_path / "w.safetensors", "--rounds", 1, "--start", network, "--json"))
+    assert warm["loss"] < cold["loss"]
+    assert read_network(network).about["central"] is True
+
+
+def test_the_presets_are_table_2(fedgram: Callable[..., Any]) -> None:
+    table = fedgram("train", "--list-presets")
+    assert "P_4K-G" in table
+    assert "2.73 (2.71)" in table

@@ -1,0 +1,54 @@
+"""Updates survive the way over the wire, and damage is noticed."""
+
+import numpy as np
+import pytest
+
+from fedgram.core.errors import FedgramError
+from fedgram.core.storage import Artefact, artefact_to_bytes
+from fedgram.federated.task import Total, Update
+from fedgram.federated.wire import update_from_bytes, update_to_bytes
+
+UPDATE = Update(
+    {"a": 5, "b": 1}, {"a": np.array([1, 4]), "b": np.array([0])}, {"a": np.array([0.5, -2.0]), "b": np.ones(1)}, 3.0
+)
+
+
+def test_there_and_back() -> None:
+    back = update_from_bytes(update_to_bytes(UPDATE))
+    assert back.weight == 3.0
+    for name in UPDATE.size:
+        assert np.array_equal(back.array(name), UPDATE.array(name))
+    assert update_from_bytes(update_to_bytes(Update.zero({"a": 3}))).array("a").tolist() == [0, 0, 0]
+
+
+def test_damage_is_refused() -> None:
+    content = update_to_bytes(UPDATE)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[int(rng.integers(len(damaged)))] ^= 1 << int(rng.integers(8))
+        with pytest.raises(FedgramError):
+            update_from_bytes(bytes(damaged))
+    for length in range(0, len(content), 7):
+        with pytest.raises(FedgramError):
+            update_from_bytes(content[:length])
+
+
+@pytest.mark.parametrize(
+    ("fields", "arrays"),
+    [
+        ({"size": {"a": 2}, "weight": 1}, {}),
+        ({"size": 3, "weight": 1}, {}),
+        ({"size": {}}, {}),
+        ({"size": {"a": 2}, "weight": 1}, {"index.a": np.zeros(1), "values.a": np.zeros(1)}),
+    ],
+)
+def test_other_content_is_refused(fields: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
+    with pytest.raises(FedgramError):
+        update_from_bytes(artefact_to_bytes(Artefact("update", 1, fields, arrays)))
+
+
+def test_what_is_out_of_place_does_not_enter_a_sum() -> None:
+    bad = Update({"a": 2}, {"a": np.array([5])}, {"a": np.ones(1)}, 1.0)
+    with pytest.raises(FedgramError):
+        Total.zero({"a": 2}, 24).add(update_from_bytes(update_to_bytes(bad)))
