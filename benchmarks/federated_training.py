@@ -1,0 +1,144 @@
+"""FederatedAveraging: tokens a second of a plain loop over clients, of the engine, and of the engine on all cores.
+
+    python -m benchmarks.federated_training [--preset W_30K] [--clients 4] [--steps 3] [--device cpu|cuda]
+
+Every client takes the same number of steps of 8 sentences of 12 tokens. The plain loop trains one client at a time with
+torch's automatic differentiation. On a GPU the step's memory traffic is compared with what the copy of a large array
+reaches there: the embedding must be read twice and written once, and the other weights read at every moment.
+"""
+
+import argparse
+import multiprocessing
+import os
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.measure import save
+
+from fedgram.core.arrays import Ragged
+from fedgram.fedavg.engine import Chunk, chunk_size, train_round
+from fedgram.fedavg.ranks import Ranks
+from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
+from fedgram.neural.batching import NOTHING, pack_clients
+from fedgram.neural.devices import choose_device
+from fedgram.neural.model import PRESETS, initial_weights, word_losses
+from fedgram.neural.network import as_arrays, as_tensors
+
+ROWS, LENGTH = 8, 12
+
+
+def make(preset: str, clients: int, steps: int, chunk: int) -> tuple[FederatedAveraging, list[Chunk]]:
+    shape = PRESETS[preset].shape
+    task = FederatedAveraging(shape, as_arrays(initial_weights(shape, seed=0)), TrainingPlan(rows=ROWS, length=LENGTH))
+    rng = np.random.default_rng(0)
+    sentences = [
+        Ragged.from_rows(rng.integers(3, shape.words, (steps * ROWS, LENGTH - 1)).tolist()) for _ in range(clients)
+    ]
+    chunks = []
+    for first in range(0, clients, chunk):
+        own = sentences[first : first + chunk]
+        chunks.append(Chunk(pack_clients(own, rows=ROWS, length=LENGTH), np.ones(len(own))))
+    return task, chunks
+
+
+def plain_loop(task: FederatedAveraging, chunks: list[Chunk], device: str) -> None:
+    start = as_tensors(task.start, device)
+    for chunk in chunks:
+        for words, targets in zip(chunk.batches.words, chunk.batches.targets, strict=True):
+            w = {name: v.clone().requires_grad_() for name, v in start.items()}
+            optimizer = torch.optim.SGD(w.values(), lr=task.plan.local.learning_rate)
+            for x, y in zip(words, targets, strict=True):
+                optimizer.zero_grad()
+                x_, y_ = torch.from_numpy(x).long().to(device), torch.from_numpy(y).long().to(device)
+                (word_losses(task.shape, w, x_, y_).sum() / (y_ != NOTHING).sum()).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+
+
+def engine(task: FederatedAveraging, chunks: list[Chunk], device: str) -> None:
+    train_round(task, task.init(), chunks, device=torch.device(device), ranks=Ranks())
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def worker(preset: str, clients: int, steps: int, rank: int, size: int, ready: Any, go: Any, ended: Any) -> None:
+    torch.set_num_threads(1)
+    task, chunks = make(preset, clients, steps, chunk_size(make(preset, 1, 1, 1)[0], torch.device("cpu")))
+    engine(task, chunks[:1], "cpu")
+    ready.release()
+    go.wait()
+    best = float("inf")
+    for _ in range(3):
+        began = perf_counter()
+        engine(task, chunks[rank::size], "cpu")
+        best = min(best, perf_counter() - began)
+    ended.put(best)
+
+
+def on_all_cores(preset: str, clients: int, steps: int, size: int) -> float:
+    """Seconds until the slowest of the workers is done, all running at once."""
+    context = multiprocessing.get_context("spawn")
+    ready, go, ended = context.Semaphore(0), context.Event(), context.Queue()
+    shared = ready, go, ended
+    running = [
+        context.Process(target=worker, args=(preset, clients, steps, rank, size, *shared)) for rank in range(size)
+    ]
+    for process in running:
+        process.start()
+    for _ in running:
+        ready.acquire()
+    go.set()
+    slowest = max(ended.get() for _ in running)
+    for process in running:
+        process.join()
+    return float(slowest)
+
+
+def timed(work: Callable[..., None], *arguments: object, repeats: int = 3) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        began = perf_counter()
+        work(*arguments)
+        best = min(best, perf_counter() - began)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--preset", default=None)
+    parser.add_argument("--clients", type=int, default=None)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    device, rows = choose_device(given.device), []
+    torch.set_num_threads(1)
+    for preset in [given.preset] if given.preset else ["W_30K", "W_demo"]:
+        clients = given.clients or {"W_30K": 4, "W_demo": 32}.get(preset, 8)
+        alone = make(preset, 1, 1, 1)[0]
+        chunk = chunk_size(alone, torch.device(device))
+        task, chunks = make(preset, clients, given.steps, chunk)
+        engine(task, chunks, device)
+        plain_loop(task, make(preset, 1, 1, 1)[1], device)
+        tokens = clients * given.steps * ROWS * LENGTH
+        loop_clients = make(preset, min(clients, 8), given.steps, 1)[1]
+        loop = timed(plain_loop, task, loop_clients, device) * clients / min(clients, 8)
+        row = {
+            "preset": preset,
+            "clients": clients,
+            "stack": len(chunks[0].weight),
+            "plain loop, tokens/s": tokens / loop,
+        }
+        own = timed(engine, task, chunks, device)
+        row |= {"engine, tokens/s": tokens / own, "ratio": loop / own}
+        if device == "cpu":
+            cores = os.cpu_count() or 1
+            shared = on_all_cores(preset, clients, given.steps, cores)
+            row |= {f"engine on {cores} cores": tokens / shared, "ratio on all cores": loop / shared}
+        rows.append(row)
+    save("federated_training", rows)
+
+
+if __name__ == "__main__":
+    main()
