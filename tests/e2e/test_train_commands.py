@@ -161,3 +161,12 @@ def test_the_presets_are_table_2(fedgram: Callable[..., Any]) -> None:
     table = fedgram("train", "--list-presets")
     assert "P_4K-G" in table
     assert "2.73 (2.71)" in table
+
+
+def test_a_network_is_evaluated_as_it_is_scored(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    output, users = tmp_path / "R.safetensors", folder / "users.arrow"
+    fedgram(*arguments(folder, output, "--rounds", 2))
+    scores = fedgram("score", output, "--users", users, "--split", "test", "--json")
+    judged = fedgram("evaluate", output, "--users", users, "--split", "test", "--json")
+    for name in ("top1", "top3", "perplexity", "sll", "sll_e"):
+        assert judged["models"][0][name]["value"] == pytest.approx(scores[name], rel=1e-5), name

@@ -21,7 +21,7 @@ def command(network: str, users: str, split: str, max_users: int | None, device:
 
     `sll` and `sll_e` are log-likelihoods a sentence in nats, all words and those of the vocabulary 𝒱 alone, and can be
     compared between networks of words and of word pieces. `top1` and `top3` are for networks of words: over typed
-    words, of which those out of vocabulary count as wrong.
+    words in per cent, where those out of vocabulary count as wrong.
     """
     import torch
 

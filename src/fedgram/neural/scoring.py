@@ -42,7 +42,7 @@ class ScoredText:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Means over sentences, typed words and symbols; `top1` and `top3` are None for word pieces."""
+    """Means over sentences, typed words and symbols; `top1` and `top3` are in per cent, and None for word pieces."""
 
     sll: float
     sll_e: float
@@ -89,7 +89,7 @@ def summarize(text: ScoredText, log_prob: FloatArray, end: FloatArray, rank: Lon
 
 
 def _share(right: BoolArray) -> float:
-    return float(right.mean()) if len(right) else 0.0
+    return 100.0 * float(right.mean()) if len(right) else 0.0
 
 
 def _judged(
