@@ -23,10 +23,17 @@ say "4. The unigrams come from the devices, with capitals put right; new words c
 fedgram unigrams capitalize U.unigrams A_W.arpa -o cased-unigrams.tsv
 fedgram ngram replace-unigrams fitted.arpa cased-unigrams.tsv -o final.arpa
 
-say "5. How well the models predict what users type who took no part, whatever their capitals"
-fedgram evaluate fitted.arpa final.arpa --baseline pruned.arpa --users users.parquet --split test --experiment
+say "5. A network: it starts from the server's text, and learns from devices that send changes of weights"
+fedgram data normalize supplement.txt -o normalized.txt
+fedgram pretrain normalized.txt --unigrams U.unigrams --preset W_demo --epochs 1 --rows 16 --learning-rate 0.01 \
+  -o R0.safetensors
+fedgram train --users users.parquet --unigrams U.unigrams --preset W_demo --start R0.safetensors --rounds 20 \
+  --clients-per-round 60 --max-sentences 16 --dev-users 20 --evaluate-every 5 -o R.safetensors --plots plots
 
-say "6. What the final model writes, and how it mends capitals"
+say "6. How well the models predict what users type who took no part, whatever their capitals"
+fedgram evaluate fitted.arpa final.arpa R.safetensors --baseline pruned.arpa --users users.parquet --split test --experiment
+
+say "7. What the final model writes, and how it mends capitals"
 fedgram ngram sample final.arpa -n 5 --seed 3
 if [ "$language" = en_us ]; then echo "she lives in new york"; else echo "a ana mora em são paulo"; fi | fedgram capitalize A_W.arpa -
 fedgram ngram convert final.arpa final.ngram > /dev/null

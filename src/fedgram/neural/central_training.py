@@ -19,9 +19,12 @@ from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, word_losses
 
 
+_WARMUP = 0.05  # the share of all batches over which the learning rate rises
+
+
 @dataclass(frozen=True, slots=True)
 class CentralTraining:
-    """Epochs, the largest learning rate, and the size of a batch; the rate falls as a cosine to 0."""
+    """Epochs, the largest learning rate, and the size of a batch; the rate rises a little while, then falls to 0."""
 
     epochs: int = 5
     learning_rate: float = 2e-3
@@ -52,7 +55,7 @@ def train_centrally(
         for k in range(len(words)):
             done = (epoch + k / len(words)) / options.epochs
             for group in optimizer.param_groups:
-                group["lr"] = options.learning_rate * min(1.0, (k + 1 + epoch * len(words)) / 100) * _cosine(done)
+                group["lr"] = options.learning_rate * _rate(done)
             loss = word_losses(shape, weights, words[k], targets[k]).sum() / (targets[k] != NOTHING).sum()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -63,5 +66,6 @@ def train_centrally(
     return {name: w.detach() for name, w in weights.items()}
 
 
-def _cosine(done: float) -> float:
-    return (1.0 + cos(pi * done)) / 2.0
+def _rate(done: float) -> float:
+    """A short rise, then a cosine down to 0."""
+    return min(1.0, done / _WARMUP + 1e-3) * (1.0 + cos(pi * done)) / 2.0
