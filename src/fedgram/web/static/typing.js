@@ -281,16 +281,17 @@ export class Typing {
     /** @type {Beam[]} */ this._beams = [{ nodes: [0], scores: [0] }];
   }
 
-  /** @param {number} x @param {number} y a finger came down here */
+  /** @param {number} x @param {number} y a finger came down here @returns {boolean} whether there was room for a tap */
   tap(x, y) {
     const { layout, options } = this.keyboard;
-    if (this.taps.length >= MAX_TAPS) return;
+    if (this.taps.length >= MAX_TAPS) return false;
     const cost = layout.squaredDistances([x, y]).map((d) => Math.max(-d / (2 * options.sigma ** 2), options.slip));
     const before = this._beams.length > 1 ? this._beams[this._beams.length - 2] : { nodes: [], scores: [] };
     const last = this._costs.length ? this._costs[this._costs.length - 1] : cost;
     this._beams.push(this.keyboard._advance(this._beams[this._beams.length - 1], before, cost, last));
     this.taps.push([x, y]);
     this._costs.push(cost);
+    return true;
   }
 
   /** Take the last tap back. */
@@ -545,6 +546,8 @@ export class PersonalModel {
   constructor(base, options = {}) {
     this.base = base;
     this.options = { ...PERSONAL_OPTIONS, ...options };
+    /** Grows with every change. */
+    this.edition = 0;
     this.erase();
   }
 
@@ -553,11 +556,13 @@ export class PersonalModel {
     /** @type {Map<string, number>} */ this._words = new Map();
     /** @type {Map<string, Map<string, number>>} */ this._pairs = new Map();
     this._unit = 1;
+    this.edition++;
   }
 
   /** @param {string[]} sentence that the user has sent */
   learn(sentence) {
     let before = BEGIN;
+    this.edition++;
     for (const word of sentence) {
       if (!word || word.length > 64 || word.startsWith("<") || /\s/u.test(word)) {
         before = BEGIN;
@@ -594,6 +599,7 @@ export class PersonalModel {
 
   /** @param {string} word remove it and all its pairs @returns {boolean} whether it was there */
   forget(word) {
+    this.edition++;
     this._pairs.delete(word);
     for (const row of this._pairs.values()) row.delete(word);
     return this._words.delete(word);
@@ -649,6 +655,7 @@ export class PersonalModel {
     const words = counts(content.words);
     const pairs = new Map(Object.entries(content.pairs).map(([u, row]) => [u, counts(row)]));
     [this._words, this._pairs, this._unit] = [words, pairs, 1];
+    this.edition++;
   }
 
   /** @returns {string} */
