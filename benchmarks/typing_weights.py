@@ -10,7 +10,7 @@ With `--test` nothing is chosen: the present weights are measured on test users.
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from benchmarks.measure import save
@@ -24,7 +24,7 @@ from fedgram.device.spatial import Layout, load_layout, noisy_taps
 from fedgram.device.spelling import word_key
 from fedgram.text.population import open_population
 
-Weights = TypeVar("Weights", TapOptions, GlideOptions)
+Weights = TypeVar("Weights", bound=Any)
 ENOUGH = 0.001
 TAPS: dict[str, tuple[float, ...]] = {
     "unknown": (-3.5, -2.8, -2.4, -2.0, -1.6, -1.2, -0.8),
@@ -70,7 +70,8 @@ def slip(taps: FloatArray, rng: np.random.Generator) -> FloatArray:
 def typed_words(path: str, split: str, layout: Layout, count: int, *, slips: bool) -> list[Typed]:
     """Words at random places of the split's users, unknown ones too, with noise of 0.3 key widths."""
     people, rng, letters = open_population(path), stream(1, f"typed {split}"), set(layout.letters)
-    clients, rows = people.clients(split), []
+    clients = people.clients(split)
+    rows: list[Typed] = []
     while len(rows) < count:
         sentences = people.sentences(int(clients[rng.integers(len(clients))]))
         words = [people.words[w] for w in sentences[int(rng.integers(len(sentences)))].tolist()]
@@ -132,7 +133,7 @@ def main() -> None:
             first, third = trail_accuracy(Glider(board), rows)
             literal = np.mean([word_key(layout.nearest(row.taps)) == word_key(row.word) for row in rows])
             cased = np.mean([board.decode(row.taps, row.context, 1)[0].word == row.word for row in rows])
-            result = {
+            result: dict[str, object] = {
                 "words": len(rows), "slips": slips, "tap_literal": float(literal),
                 "tap_top1": tap_accuracy(board, rows), "tap_top1_cased": float(cased),
                 "glide_top1": first, "glide_top3": third,
