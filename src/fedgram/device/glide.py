@@ -29,8 +29,8 @@ _SHORTLIST = 150
 class GlideOptions:
     """How trails and words are weighed."""
 
-    sharpness: float = 25.0  # log-likelihood lost per squared key width of mean squared distance
-    weight: float = 0.5  # of the language model
+    sharpness: float = 40.0  # log-likelihood lost per squared key width of mean squared distance
+    weight: float = 0.35  # of the language model
     reach: float = 1.7  # how far the trail may begin and end from the first and last letter, in key widths
 
 

@@ -33,14 +33,14 @@ _BINS = 512
 class TapOptions:
     """How taps and words are weighed; costs are log-likelihoods."""
 
-    sigma: float = 0.4  # of a tap around its key, in key widths
-    weight: float = 0.55  # of the language model
+    sigma: float = 0.35  # of a tap around its key, in key widths
+    weight: float = 0.7  # of the language model
     slip: float = -9.0  # the least a tap can be worth: some other key was hit
     insertion: float = -7.5
-    deletion: float = -6.5
+    deletion: float = -3.5
     transposition: float = -5.0
     completion: float = -1.0  # of every letter that was not typed
-    unknown: float = -1.2  # of every letter of a word that nobody knows
+    unknown: float = -2.4  # of every letter of a word that nobody knows
     width: float = 14.0
     hypotheses: int = 300
 

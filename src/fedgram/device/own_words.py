@@ -14,8 +14,10 @@ import numpy as np
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.jit import kernel
 from fedgram.device.lexicon import MAX_LETTERS
-from fedgram.device.personal import PersonalModel
+from fedgram.device.personal import LearnedWords, PersonalModel
 from fedgram.device.spatial import Layout
+
+_LEAST = 1e-300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,17 +37,22 @@ def own_words(personal: PersonalModel | None, layout: Layout, context: Sequence[
     """The words as they are now; nothing if nothing was learned."""
     if personal is None or not personal.share:
         return None
-    rank, table, mixed = {letter: n for n, letter in enumerate(layout.letters)}, personal.table, personal.mixed(context)
-    typed = [
-        i
-        for i, key in enumerate(table.keys)
-        if 0 < len(key) <= MAX_LETTERS and all(c in rank for c in key) and mixed[i] > 0.0
-    ]
-    spelled = [[rank[c] for c in table.keys[i]] for i in typed]
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in spelled])]).astype(np.int64)
-    letters = np.array([n for row in spelled for n in row], np.int32)
-    words = tuple(table.words[i] for i in typed)
-    return OwnWords(words, letters, offsets, np.log(mixed[typed]), float(np.log1p(-personal.share)))
+    table, mixed = personal.table, personal.mixed(context)
+    if layout.name not in table.spelled:
+        table.spelled[layout.name] = _spell(table, layout)
+    typed, words, letters, offsets = table.spelled[layout.name]
+    log_p = np.log(np.maximum(mixed[typed], _LEAST))
+    return OwnWords(words, letters, offsets, log_p, float(np.log1p(-personal.share)))
+
+
+def _spell(table: LearnedWords, layout: Layout) -> tuple[list[int], tuple[str, ...], IntArray, LongArray]:
+    """Which words the layout can type, and their letters."""
+    rank = {letter: n for n, letter in enumerate(layout.letters)}
+    typed = [i for i, key in enumerate(table.keys) if 0 < len(key) <= MAX_LETTERS and set(key) <= rank.keys()]
+    lengths = [len(table.keys[i]) for i in typed]
+    letters = np.array([rank[c] for i in typed for c in table.keys[i]], np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return typed, tuple(table.words[i] for i in typed), letters, offsets
 
 
 @kernel

@@ -10,7 +10,7 @@ the base model does not know is predicted like any other.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,8 @@ class LearnedWords:
     ids: LongArray
     counts: FloatArray
     place: dict[str, int]
+    spelled: dict[str, Any] = field(default_factory=dict)
+    """What `own_words` made of them for a layout; goes when they go."""
 
 
 class PersonalModel:
@@ -191,9 +193,13 @@ class PersonalModel:
         for p in self.base.predict(context, k, prefix):
             mixed[p.word] = (1.0 - share) * math.exp(p.log_p)
         if share:
-            for word, its_key, p in zip(self.table.words, self.table.keys, self.mixed(context).tolist(), strict=True):
-                if its_key.startswith(key):
-                    mixed[word] = p
+            ours, table = self.mixed(context), self.table
+            if key:
+                ours = np.where([its_key.startswith(key) for its_key in table.keys], ours, 0.0)
+            for i in np.flatnonzero(ours >= np.sort(ours)[-min(k, len(ours))]).tolist():  # ties too; names decide among them
+                mixed[table.words[i]] = float(ours[i])
+            for word in [word for word in mixed if word in table.place]:
+                mixed[word] = float(ours[table.place[word]])
         best = sorted(mixed, key=lambda word: (-mixed[word], word))[:k]
         return [Prediction(word, math.log(mixed[word])) for word in best if mixed[word] > 0.0]
 

@@ -146,7 +146,7 @@ export class Lexicon {
 }
 
 export const TAP_OPTIONS = Object.freeze({
-  sigma: 0.4, weight: 0.55, slip: -9, insertion: -7.5, deletion: -6.5, transposition: -5, completion: -1, unknown: -1.2,
+  sigma: 0.35, weight: 0.7, slip: -9, insertion: -7.5, deletion: -3.5, transposition: -5, completion: -1, unknown: -2.4,
   width: 14, hypotheses: 300,
 });
 
@@ -396,22 +396,24 @@ function bestCandidates(rows, k) {
   return [...unique.values()].sort(inOrder).slice(0, k);
 }
 
+/** @typedef {{typed: number[], words: string[], letters: Uint8Array[]}} Spelled learned words on a layout */
 /** @typedef {{words: string[], spelled: Uint8Array[], logP: Float64Array, logRest: number}} OwnWords of the user, in one context */
 
 /** @param {PersonalModel | undefined} personal @param {Layout} layout @param {string[]} context @returns {OwnWords | null} */
 function ownWords(personal, layout, context) {
   if (!personal?.share) return null;
-  const { words, keys } = personal.table;
+  const { words, keys, spelled } = personal.table;
   const mixed = personal.mixed(context);
-  const canType = (/** @type {string} */ key) =>
-    key.length > 0 && key.length <= MAX_LETTERS && Array.from(key).every((c) => layout.rank.has(c));
-  const typed = words.map((_, i) => i).filter((i) => mixed[i] > 0 && canType(keys[i]));
-  return {
-    words: typed.map((i) => words[i]),
-    spelled: typed.map((i) => Uint8Array.from(keys[i], (c) => /** @type {number} */ (layout.rank.get(c)))),
-    logP: Float64Array.from(typed, (i) => Math.log(mixed[i])),
-    logRest: Math.log1p(-personal.share),
-  };
+  if (!spelled.has(layout.name)) {
+    const canType = (/** @type {string} */ key) =>
+      key.length > 0 && key.length <= MAX_LETTERS && Array.from(key).every((c) => layout.rank.has(c));
+    const typed = words.map((_, i) => i).filter((i) => canType(keys[i]));
+    const letters = typed.map((i) => Uint8Array.from(keys[i], (c) => /** @type {number} */ (layout.rank.get(c))));
+    spelled.set(layout.name, { typed, words: typed.map((i) => words[i]), letters });
+  }
+  const own = /** @type {Spelled} */ (spelled.get(layout.name));
+  const logP = Float64Array.from(own.typed, (i) => Math.log(Math.max(mixed[i], 1e-300)));
+  return { words: own.words, spelled: own.letters, logP, logRest: Math.log1p(-personal.share) };
 }
 
 /**
@@ -462,7 +464,7 @@ function mixedCandidates(rows, own, weight, worths, k) {
   return bestCandidates(result, k);
 }
 
-export const GLIDE_OPTIONS = Object.freeze({ sharpness: 25, weight: 0.5, reach: 1.7 });
+export const GLIDE_OPTIONS = Object.freeze({ sharpness: 40, weight: 0.35, reach: 1.7 });
 
 /** @param {Point} a @param {Point} b @returns {number} */
 const distance = (a, b) => Math.sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2);
@@ -650,7 +652,7 @@ export class PersonalModel {
   constructor(base, options = {}) {
     this.base = base;
     this.options = { ...PERSONAL_OPTIONS, ...options };
-    /** @type {{edition: number, words: string[], keys: string[], ids: number[], counts: number[]} | undefined} */
+    /** @type {{edition: number, words: string[], keys: string[], ids: number[], counts: number[], spelled: Map<string, Spelled>} | undefined} */
     this._table = undefined;
     /** Grows with every change. */
     this.edition = 0;
@@ -734,7 +736,7 @@ export class PersonalModel {
       const words = [...this._words.keys()];
       this._table = {
         edition: this.edition, words, keys: words.map(wordKey), ids: words.map((word) => this.base.wordId(word)),
-        counts: [...this._words.values()],
+        counts: [...this._words.values()], spelled: new Map(),
       };
     }
     return this._table;
