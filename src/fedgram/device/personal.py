@@ -196,7 +196,7 @@ class PersonalModel:
             ours, table = self.mixed(context), self.table
             if key:
                 ours = np.where([its_key.startswith(key) for its_key in table.keys], ours, 0.0)
-            for i in np.flatnonzero(ours >= np.sort(ours)[-min(k, len(ours))]).tolist():  # ties too; names decide among them
+            for i in np.flatnonzero(ours >= np.sort(ours)[-min(k, len(ours))]).tolist():  # ties too
                 mixed[table.words[i]] = float(ours[i])
             for word in [word for word in mixed if word in table.place]:
                 mixed[word] = float(ours[table.place[word]])
