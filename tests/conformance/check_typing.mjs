@@ -10,7 +10,7 @@ const near = (a, b, what) => assert.ok(Math.abs(a - b) < 1e-5, `${what}: ${a} is
 let answers = 0;
 
 for (const name of readdirSync(folder).filter((file) => file.endsWith(".typing.json"))) {
-  const { layout, taps, trails, said, expected, learned, personal: kept } = JSON.parse(readFileSync(join(folder, name), "utf8"));
+  const { layout, taps, trails, said, expected, learned, own, personal: kept } = JSON.parse(readFileSync(join(folder, name), "utf8"));
   const bytes = readFileSync(join(folder, name.replace(".typing.json", ".fgram")));
   const model = Fgram.open(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength));
   const board = new Keyboard(model, loadLayout(layout));
@@ -45,6 +45,17 @@ for (const name of readdirSync(folder).filter((file) => file.endsWith(".typing.j
   };
   said.forEach((sentence) => personal.learn(sentence));
   check();
+  for (const [context, places, typed, trail, traced] of own) {
+    const word = board.typing(context, personal);
+    for (const [x, y] of places) word.tap(x, y);
+    const ours = word.candidates(4);
+    assert.deepEqual(ours.map((c) => [c.word, c.isComplete, c.isLiteral]), typed.map((c) => [c[0], c[2], c[3]]));
+    ours.forEach((c, i) => near(c.worth, typed[i][1], c.word));
+    const glided = glider.decode(trail, context, 4, personal);
+    assert.deepEqual(glided.map((c) => c.word), traced.map((c) => c[0]));
+    glided.forEach((c, i) => near(c.worth, traced[i][1], c.word));
+    answers++;
+  }
   personal.learned().forEach(([word, count], i) => {
     assert.equal(word, learned[i][0]);
     near(count, learned[i][1], word);

@@ -17,6 +17,7 @@ from fedgram.device.pack import pack
 from fedgram.device.personal import PersonalModel
 from fedgram.device.reader import open_model
 from fedgram.device.spatial import load_layout, noisy_taps
+from fedgram.device.spelling import word_key
 
 
 def vectors(board: Keyboard) -> dict[str, Any]:
@@ -43,7 +44,24 @@ def vectors(board: Keyboard) -> dict[str, Any]:
         for context in ([], [said[0][0]], [said[0][5]])
         for prefix in ("", "z", "a", "co")
     ]
+    own = []
+    for key in ["zuleica", *(word_key(said[i][i % 6]) for i in range(12))]:
+        if not key or not set(key) <= set(board.layout.letters):
+            continue
+        context = [said[0][5]]
+        places, trail = (
+            noisy_taps(board.layout, key, 0.35, rng).round(6),
+            synthesize_trail(board.layout, key, rng).round(6),
+        )
+        word = board.typing(context, personal)
+        for x, y in places.tolist():
+            word.tap(x, y)
+        own.append([
+            context, places.tolist(), [[c.word, c.worth, c.is_complete, c.is_literal] for c in word.candidates(4)],
+            trail.tolist(), [[c.word, c.worth] for c in glider.decode(trail, context, 4, personal)],
+        ])  # fmt: skip
     return {
+        "own": own,
         "layout": board.layout.name, "taps": taps, "trails": trails, "said": said, "expected": expected,
         "learned": [list(row) for row in personal.learned()], "personal": personal.to_json(),
     }  # fmt: skip

@@ -21,11 +21,10 @@ def command(model: str, compare: str | None, host: str, port: int) -> None:
     except ImportError:
         raise MissingDependencyError("the web keyboard", "keyboard") from None
     app = make_app([model, *([compare] if compare else [])])
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="critical", access_log=False))
-    click.echo(f"http://{host}:{port}/  (stop with Ctrl-C)", err=True)
+    config = uvicorn.Config(app, host=host, port=port, log_level="critical", access_log=False)
     try:
-        server.run()
-    except SystemExit as end:
-        if end.code != 1:  # ended by a signal
-            raise
+        listening = config.bind_socket()
+    except SystemExit:
         raise FedgramError(f"cannot listen on {host}:{port}; choose another with --port") from None
+    click.echo(f"http://{host}:{listening.getsockname()[1]}/  (stop with Ctrl-C)", err=True)
+    uvicorn.Server(config).run(sockets=[listening])

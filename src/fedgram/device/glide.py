@@ -15,7 +15,9 @@ import numpy as np
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.jit import kernel
 from fedgram.device.bits import Words
-from fedgram.device.keyboard import Candidate, Keyboard
+from fedgram.device.keyboard import Candidate, Keyboard, mixed_candidates
+from fedgram.device.own_words import own_words
+from fedgram.device.personal import PersonalModel
 from fedgram.device.query import step
 from fedgram.device.spatial import Layout
 
@@ -27,8 +29,8 @@ _SHORTLIST = 150
 class GlideOptions:
     """How trails and words are weighed."""
 
-    sharpness: float = 25.0  # log-likelihood lost per squared key width of mean squared distance
-    weight: float = 0.5  # of the language model
+    sharpness: float = 40.0  # log-likelihood lost per squared key width of mean squared distance
+    weight: float = 0.35  # of the language model
     reach: float = 1.7  # how far the trail may begin and end from the first and last letter, in key widths
 
 
@@ -49,22 +51,30 @@ class Glider:
         self.length = _template_lengths(self.spelled, self.offsets, self.apart)
         self.log_p = keyboard.model.log_unigrams()[lex.words]
 
-    def decode(self, trail: FloatArray, context: Sequence[str] = (), k: int = 3) -> list[Candidate]:
-        """The k words that a trail of (x, y) points means most probably, the best first."""
+    def decode(
+        self, trail: FloatArray, context: Sequence[str] = (), k: int = 3, personal: PersonalModel | None = None
+    ) -> list[Candidate]:
+        """The k words that a trail of (x, y) points means most probably, the user's own among them, the best first."""
         model, options, lex = self.keyboard.model, self.options, self.keyboard.lexicon
         trail = np.asarray(trail, np.float64).reshape(-1, 2)
         if len(trail) < 2 or not np.isfinite(trail).all():
             return []
         worth, words = np.empty(k), np.empty(k, np.int64)
+        points, length = resample(trail, POINTS), path_length(trail)
+        weights = np.array([options.sharpness, options.weight, options.reach])
         found = _decode(
-            resample(trail, POINTS), path_length(trail), self.spelled, self.offsets, self.centres, self.apart,
-            self.by_ends, self.first, self.length, self.log_p, lex.words,
-            np.array([options.sharpness, options.weight, options.reach]),
+            points, length, self.spelled, self.offsets, self.centres, self.apart, self.by_ends, self.first,
+            self.length, self.log_p, lex.words, weights,
             model.data, model.frame, model.tables, model.state(context), worth, words,
         )  # fmt: skip
-        return [
+        rows = [
             Candidate(model.word(w), p) for w, p in zip(words[:found].tolist(), worth[:found].tolist(), strict=True)
         ]
+        own = own_words(personal, self.keyboard.layout, context)
+        if not own:
+            return rows
+        traced = _trace(points, length, own.spelled, own.offsets, self.centres, self.apart, weights)
+        return mixed_candidates(rows, own, options.weight, traced, k=k)
 
 
 @kernel
@@ -193,7 +203,7 @@ def _decode(
                 continue
             for n in range(first[a * letters + b], first[a * letters + b + 1]):
                 w = by_ends[n]
-                if not 0.6 * lengths[w] - 1.0 <= trail_length <= 1.5 * lengths[w] + 2.0:
+                if not _is_about_as_long(lengths[w], trail_length):
                     continue
                 most = (weight * log_p[w] - short_worth[_SHORTLIST - 1]) / sharpness  # farther would not be kept
                 if most > 0.0:
@@ -215,6 +225,29 @@ def _decode(
     while found < len(best) and best[found] >= 0:
         found += 1
     return found
+
+
+@kernel
+def _is_about_as_long(length: float, trail_length: float) -> bool:
+    return 0.6 * length - 1.0 <= trail_length <= 1.5 * length + 2.0
+
+
+@kernel
+def _trace(
+    trail: FloatArray, trail_length: float, spelled: IntArray, offsets: LongArray, centres: FloatArray,
+    apart: FloatArray, options: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """What a trail is worth for each of a few words; −∞ where it begins, ends or is as long as no trail of the word."""
+    lengths = _template_lengths(spelled, offsets, apart)
+    result = np.full(len(lengths), -np.inf)
+    template, rows = np.empty_like(trail), np.empty((2, len(trail) + 1))
+    for w in range(len(lengths)):
+        a, b = centres[spelled[offsets[w]]], centres[spelled[offsets[w + 1] - 1]]
+        away = max(np.hypot(a[0] - trail[0, 0], a[1] - trail[0, 1]), np.hypot(b[0] - trail[-1, 0], b[1] - trail[-1, 1]))
+        if away <= options[2] and _is_about_as_long(lengths[w], trail_length):
+            _template(w, spelled, offsets, centres, apart, lengths[w], template)
+            result[w] = -options[0] * warped(trail, template, BAND, rows)
+    return result
 
 
 @kernel

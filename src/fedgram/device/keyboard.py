@@ -9,7 +9,7 @@ word in its context. Paper: §1.1.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.jit import kernel
 from fedgram.device.bits import Words
 from fedgram.device.lexicon import MAX_LETTERS, Lexicon, lexicon_of
+from fedgram.device.own_words import OwnWords, align, own_words
+from fedgram.device.personal import PersonalModel
 from fedgram.device.query import step
 from fedgram.device.reader import PackedModel
 from fedgram.device.spatial import Layout
@@ -31,14 +33,14 @@ _BINS = 512
 class TapOptions:
     """How taps and words are weighed; costs are log-likelihoods."""
 
-    sigma: float = 0.4  # of a tap around its key, in key widths
-    weight: float = 0.55  # of the language model
+    sigma: float = 0.35  # of a tap around its key, in key widths
+    weight: float = 0.7  # of the language model
     slip: float = -9.0  # the least a tap can be worth: some other key was hit
     insertion: float = -7.5
-    deletion: float = -6.5
+    deletion: float = -3.5
     transposition: float = -5.0
     completion: float = -1.0  # of every letter that was not typed
-    unknown: float = -1.2  # of every letter of a word that nobody knows
+    unknown: float = -2.4  # of every letter of a word that nobody knows
     width: float = 14.0
     hypotheses: int = 300
 
@@ -57,6 +59,28 @@ class Candidate:
     is_literal: bool = False
 
 
+def best_candidates(rows: Sequence[Candidate], k: int) -> list[Candidate]:
+    """The k best, each word once."""
+    unique = {row.word: row for row in sorted(rows, key=lambda row: row.worth)}
+    return sorted(unique.values(), key=lambda row: (-round(row.worth, 9), row.word))[:k]
+
+
+def mixed_candidates(
+    rows: Sequence[Candidate], own: OwnWords, weight: float, *worths: FloatArray, k: int
+) -> list[Candidate]:
+    """A packed model's candidates, less what personal words take, and those words.
+
+    `worths` are what taps are worth for them, typed wholly and perhaps in part.
+    """
+    result = [replace(row, worth=row.worth + weight * own.log_rest) for row in rows]
+    for is_complete, values in zip((True, False), worths, strict=False):
+        values = values + weight * own.log_p
+        for i in np.argsort(-values, kind="stable")[: k + 1].tolist():
+            if np.isfinite(values[i]):
+                result.append(Candidate(own.words[i], float(values[i]), is_complete))
+    return best_candidates(result, k)
+
+
 class Keyboard:
     """A packed model and a layout, ready to decode."""
 
@@ -68,13 +92,15 @@ class Keyboard:
         self.seen, self.place = np.zeros(nodes, np.int64), np.zeros(nodes, np.int32)
         self.round = 0
 
-    def typing(self, context: Sequence[str] = ()) -> "Typing":
-        """A new word behind these."""
-        return Typing(self, self.model.state(context))
+    def typing(self, context: Sequence[str] = (), personal: PersonalModel | None = None) -> "Typing":
+        """A new word behind these, of the model's words and the user's own."""
+        return Typing(self, self.model.state(context), own_words(personal, self.layout, context))
 
-    def decode(self, taps: FloatArray, context: Sequence[str] = (), k: int = 3) -> list[Candidate]:
+    def decode(
+        self, taps: FloatArray, context: Sequence[str] = (), k: int = 3, personal: PersonalModel | None = None
+    ) -> list[Candidate]:
         """The k words that these taps mean most probably, the best first."""
-        word = self.typing(context)
+        word = self.typing(context, personal)
         for x, y in taps[:MAX_TAPS].tolist():
             word.tap(x, y)
         return word.candidates(k, complete=False)
@@ -83,8 +109,8 @@ class Keyboard:
 class Typing:
     """One word while it is being typed: taps come and may be taken back."""
 
-    def __init__(self, keyboard: Keyboard, state: LongArray) -> None:
-        self.keyboard, self.state = keyboard, state
+    def __init__(self, keyboard: Keyboard, state: LongArray, own: OwnWords | None = None) -> None:
+        self.keyboard, self.state, self.own = keyboard, state, own
         self.taps: list[tuple[float, float]] = []
         self._costs: list[FloatArray] = []
         self._beams: list[tuple[IntArray, FloatArray]] = [(np.zeros(1, np.int32), np.zeros(1))]
@@ -142,8 +168,10 @@ class Typing:
         literal = self._literal_candidate()
         if literal:
             rows.append(literal)
-        unique = {row.word: row for row in sorted(rows, key=lambda row: row.worth)}
-        return sorted(unique.values(), key=lambda row: (-round(row.worth, 9), row.word))[:k]
+        if not self.own:
+            return best_candidates(rows, k)
+        worths = align(np.array(self._costs), self.own.spelled, self.own.offsets, options.costs(), options.completion)
+        return mixed_candidates(rows, self.own, options.weight, *worths[: 1 + complete], k=k)
 
     def _completions(self, k: int) -> list[Candidate]:
         """Longer words from the two best beginnings."""

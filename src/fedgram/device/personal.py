@@ -10,10 +10,16 @@ the base model does not know is predicted like any other.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.core.errors import FedgramError
+from fedgram.core.jit import kernel
+from fedgram.device.bits import Words
+from fedgram.device.query import step
 from fedgram.device.reader import PackedModel, Prediction
 from fedgram.device.spelling import word_key
 from fedgram.text.vocabulary import SPECIAL, UNK
@@ -39,6 +45,20 @@ class PersonalOptions:
         return -math.log1p(-self.most)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedWords:
+    """The learned words in no order, what one types for them, their ids in the base model, and their counts."""
+
+    edition: int
+    words: tuple[str, ...]
+    keys: tuple[str, ...]
+    ids: LongArray
+    counts: FloatArray
+    place: dict[str, int]
+    spelled: dict[str, Any] = field(default_factory=dict)
+    """What `own_words` made of them for a layout; goes when they go."""
+
+
 class PersonalModel:
     """The user's own words on top of a packed model."""
 
@@ -47,6 +67,8 @@ class PersonalModel:
         self._words: dict[str, float] = {}
         self._pairs: dict[str, dict[str, float]] = {}
         self._unit = 1.0  # what one occurrence counts now; grows instead of all counts fading
+        self.edition = 0  # grows with every change
+        self._table: LearnedWords | None = None
 
     def __repr__(self) -> str:
         return f"PersonalModel({len(self._words)} words)"
@@ -54,6 +76,7 @@ class PersonalModel:
     def learn(self, sentence: Sequence[str]) -> None:
         """Learn from a sentence that the user has sent. Placeholders and long words are not learned."""
         before = _BEGIN
+        self.edition += 1
         for word in sentence:
             if not word or len(word) > _MAX_WORD or word.startswith("<") or word.split() != [word]:
                 before = _BEGIN
@@ -94,6 +117,7 @@ class PersonalModel:
 
     def forget(self, word: str) -> bool:
         """Remove a word and all its pairs; whether it was there."""
+        self.edition += 1
         self._pairs.pop(word, None)
         for row in self._pairs.values():
             row.pop(word, None)
@@ -101,6 +125,7 @@ class PersonalModel:
 
     def erase(self) -> None:
         """Forget everything."""
+        self.edition += 1
         self._words, self._pairs, self._unit = {}, {}, 1.0
 
     @property
@@ -128,22 +153,53 @@ class PersonalModel:
         mixed = (1.0 - self.share) * math.exp(base) + self.share * self.probability(_last(context), word)
         return math.log(mixed) if mixed > 0.0 else -math.inf
 
+    @property
+    def table(self) -> LearnedWords:
+        """What was learned, as arrays; made anew after a change."""
+        if self._table is None or self._table.edition != self.edition:
+            words = tuple(self._words)
+            ids = np.array([self.base.word_id(word) for word in words], np.int64)
+            counts = np.array([self._words[word] for word in words])
+            place = {word: i for i, word in enumerate(words)}
+            self._table = LearnedWords(self.edition, words, tuple(map(word_key, words)), ids, counts, place)
+        return self._table
+
+    def mixed(self, context: Sequence[str]) -> FloatArray:
+        """p(word | context) of both models together, for every word of `table`."""
+        table, share = self.table, self.share
+        alone = table.counts / max(table.counts.sum(), 1e-300)
+        before = _last(context)
+        row = self._pairs.get(_BEGIN if before is None else before, {})
+        learned = alone
+        if row:
+            kinds = len(row) * self._unit
+            learned = kinds * alone
+            for word, count in row.items():
+                if word in table.place:
+                    learned[table.place[word]] += count
+            learned /= sum(row.values()) + kinds
+        base = _log_probs(self.base.data, self.base.frame, self.base.tables, self.base.state(context), table.ids)
+        mixed: FloatArray = (1.0 - share) * np.where(table.ids == UNK, 0.0, np.exp(base)) + share * learned
+        return mixed
+
     def predict(self, context: Sequence[str], k: int = 3, prefix: str = "") -> list[Prediction]:
         """The k most probable words of both models together, exactly.
 
         A word that was not learned is among them only if the base model has it among its own k: those before it there
         are at least as far before it here.
         """
-        state, share, before = self.base.state(context), self.share, _last(context)
-        key = word_key(prefix)
+        share, key = self.share, word_key(prefix)
         mixed: dict[str, float] = {}
         for p in self.base.predict(context, k, prefix):
             mixed[p.word] = (1.0 - share) * math.exp(p.log_p)
-        for word in self._words if share else ():
-            if word_key(word).startswith(key):
-                number = self.base.word_id(word)
-                base = math.exp(self.base.step(state, number)[0]) if number != UNK else 0.0
-                mixed[word] = (1.0 - share) * base + share * self.probability(before, word)
+        if share:
+            ours, table = self.mixed(context), self.table
+            if key:
+                ours = np.where([its_key.startswith(key) for its_key in table.keys], ours, 0.0)
+            for i in np.flatnonzero(ours >= np.sort(ours)[-min(k, len(ours))]).tolist():  # ties too
+                mixed[table.words[i]] = float(ours[i])
+            for word in [word for word in mixed if word in table.place]:
+                mixed[word] = float(ours[table.place[word]])
         best = sorted(mixed, key=lambda word: (-mixed[word], word))[:k]
         return [Prediction(word, math.log(mixed[word])) for word in best if mixed[word] > 0.0]
 
@@ -164,7 +220,17 @@ class PersonalModel:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise FedgramError("these are not personal words; erase them or choose another file") from None
         self._words, self._pairs, self._unit = words, pairs, 1.0
+        self.edition += 1
         self._keep_within_bounds()
+
+
+@kernel
+def _log_probs(data: Words, frame: LongArray, tables: FloatArray, state: LongArray, ids: LongArray) -> FloatArray:
+    """Log p of many words in one state."""
+    result, after = np.empty(len(ids)), np.zeros_like(state)
+    for i in range(len(ids)):
+        result[i] = step(data, frame, tables, state, ids[i], after)
+    return result
 
 
 def _last(context: Sequence[str]) -> str | None:

@@ -1,4 +1,8 @@
-"""presage's SQLite database: tables `_1_gram`, `_2_gram`, `_3_gram` of words and counts, as `text2ngram` makes them."""
+"""presage's SQLite database: tables `_1_gram`, `_2_gram`, `_3_gram` of words and counts, as `text2ngram` makes them.
+
+presage builds its queries by pasting words between single quotes and ends at the first word with one, so apostrophes
+are written as the typographic one (U+2019), which it reads, finds and suggests.
+"""
 
 import sqlite3
 import tempfile
@@ -18,9 +22,10 @@ _MAX_ORDER = 3
 def write_presage(model: NGramModel, path: str | Path) -> None:
     """Write n-grams of up to three words, those with sentence marks and placeholders left out.
 
-    Words are bound as values, so that apostrophes need no care.
+    Words that differ in nothing but their apostrophe are counted together.
     """
-    rows, counts, names = ngrams_of(model.topology), expected_counts(model, TEXT_SIZE), model.vocabulary.words
+    rows, counts = ngrams_of(model.topology), expected_counts(model, TEXT_SIZE)
+    names = [word.replace("'", "’") for word in model.vocabulary.words]
     lengths = np.diff(rows.offsets)
     plain = np.array([not name.startswith("<") for name in names])
     with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +37,8 @@ def write_presage(model: NGramModel, path: str | Path) -> None:
             typed = ", ".join(f"{column} TEXT" for column in columns)
             database.execute(f"CREATE TABLE _{n}_gram ({typed}, count INTEGER, UNIQUE({listed}))")
             database.executemany(
-                f"INSERT INTO _{n}_gram VALUES ({', '.join('?' * (n + 1))})",
+                f"INSERT INTO _{n}_gram VALUES ({', '.join('?' * (n + 1))}) "
+                f"ON CONFLICT({listed}) DO UPDATE SET count = count + excluded.count",
                 (
                     (*(names[w] for w in rows[i].tolist()), int(counts[i]))
                     for i in np.flatnonzero(lengths == n).tolist()

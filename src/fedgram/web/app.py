@@ -12,12 +12,12 @@ from typing import Any
 from fedgram.core.errors import FedgramError, MissingDependencyError
 from fedgram.device.reader import open_model
 
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html; charset=utf-8"}
-_STATIC = ("style.css", "page.js", "session.js", "typing.js", "fgram.js")
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
+_STATIC = ("style.css", "page.js", "session.js", "typing.js", "fgram.js", "icon.svg")
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; worker-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

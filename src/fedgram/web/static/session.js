@@ -15,6 +15,7 @@ import { Glider, Keyboard, Layout, PersonalModel } from "./typing.js";
 /** @typedef {{word: string, isLiteral: boolean}} Suggestion */
 
 const MARKS = [".", "?", "!"];
+export const SHIFT = Object.freeze({ off: 0, once: 1, locked: 2 });
 
 /** One text in the making. */
 export class Session {
@@ -24,7 +25,20 @@ export class Session {
     this.board = new Keyboard(model, layout);
     this.glider = new Glider(this.board);
     this.personal = personal;
+    /** Whether a space commits the best guess, and not the keys that were hit. */
+    this.autocorrect = true;
     this.clear();
+  }
+
+  /** Decode something for nothing, so that the first key does not wait for the browser's compiler. */
+  warmUp() {
+    const { board, glider } = this;
+    const aims = board.layout.typed("there");
+    for (let i = 0; i < 10; i++) {
+      const word = board.typing([], this.personal);
+      aims.forEach(([x, y]) => word.tap(x, y) && word.candidates(3));
+      glider.decode(aims, [], 3, this.personal);
+    }
   }
 
   /** Begin an empty text. */
@@ -33,11 +47,31 @@ export class Session {
     this.words = [];
     /** @type {string[]} other words that the last trail may have meant */
     this.others = [];
+    this.shift = SHIFT.off;
     this._begin();
   }
 
   _begin() {
-    this.typing = this.board.typing(this.context);
+    this.typing = this.board.typing(this.context, this.personal);
+    /** @type {boolean[]} which of the taps were made with shift */
+    this.capitals = [];
+  }
+
+  /** The next letter is a capital; pressed twice, all are; pressed again, none. */
+  pressShift() {
+    this.shift = (this.shift + 1) % 3;
+  }
+
+  /** @param {string} word @param {boolean[]} capitals @returns {string} with the capitals that were asked for */
+  _cased(word, capitals) {
+    if (capitals.length > 1 && capitals.every(Boolean)) return word.toUpperCase();
+    const [first = "", ...rest] = word;
+    return capitals[0] ? first.toUpperCase() + rest.join("") : word;
+  }
+
+  /** @returns {string} the letters of the keys that were hit for the word being typed */
+  get hit() {
+    return Array.from(this.typing.literal, (letter, i) => (this.capitals[i] ? letter.toUpperCase() : letter)).join("");
   }
 
   /** @returns {string[]} the words of the sentence being typed */
@@ -59,24 +93,30 @@ export class Session {
 
   /** @returns {string} the letters of the keys that were hit */
   get literalText() {
-    return this._join("literal", this.typing.literal);
+    return this._join("literal", this.hit);
   }
 
   /** @returns {string} */
   _best() {
-    const [first] = this.typing.candidates(1, false);
-    return first ? first.word : this.typing.literal;
+    const [first] = this.autocorrect ? this.typing.candidates(1, false) : [];
+    return first ? this._cased(first.word, this.capitals) : this.hit;
   }
 
   /** @param {number} x @param {number} y in key widths */
   tap(x, y) {
     this.others = [];
-    this.typing.tap(x, y);
+    if (!this.typing.tap(x, y)) return;
+    this.capitals.push(this.shift !== SHIFT.off);
+    this._spendShift();
+  }
+
+  _spendShift() {
+    if (this.shift === SHIFT.once) this.shift = SHIFT.off;
   }
 
   /** Commit the word being typed. */
   space() {
-    if (this.typing.taps.length) this._commit(this._best(), this.typing.literal);
+    if (this.typing.taps.length) this._commit(this._best(), this.hit);
   }
 
   /** @param {string} mark one of . ? ! ends the sentence, which is then learned */
@@ -94,6 +134,7 @@ export class Session {
     this.others = [];
     if (this.typing.taps.length) {
       this.typing.backspace();
+      this.capitals.pop();
       return;
     }
     this.words.pop();
@@ -103,18 +144,29 @@ export class Session {
   /** @param {string} word a suggestion; behind a trail it replaces the word that the trail gave */
   choose(word) {
     if (this.others.length) this.words.pop();
-    this._commit(word, this.typing.taps.length ? this.typing.literal : word);
+    this._commit(word, this.typing.taps.length ? this.hit : word);
   }
 
   /** @param {Point[]} trail @returns {string | null} the word that it gave */
   glide(trail) {
     this.space();
-    const found = this.glider.decode(trail, this.context, 4).map(({ word }) => word);
+    const capitals = { [SHIFT.off]: [], [SHIFT.once]: [true], [SHIFT.locked]: [true, true] }[this.shift];
+    const found = [...new Set(this.glider.decode(trail, this.context, 4, this.personal).map(({ word }) => this._cased(word, capitals)))];
     if (!found.length) return null;
+    this._spendShift();
     const hit = [trail[0], trail[trail.length - 1]].map((point) => this.board.layout.nearest(point)).join("…");
     this._commit(found[0], hit);
     this.others = found.slice(1);
     return found[0];
+  }
+
+  /** @param {number} k @returns {Suggestion[]} of the word being typed; what was hit comes first where nothing is corrected */
+  _readings(k) {
+    const rows = this.typing.candidates(k + 1).map(({ word, isLiteral }) => ({
+      word: isLiteral ? this.hit : this._cased(word, this.capitals), isLiteral,
+    }));
+    if (!this.autocorrect) rows.unshift({ word: this.hit, isLiteral: true });
+    return rows.filter(({ word }, i) => rows.findIndex((row) => row.word === word) === i).slice(0, k);
   }
 
   /** @param {string} word @param {string} literal */
@@ -127,7 +179,7 @@ export class Session {
   /** @param {number} [k] @returns {Suggestion[]} for the strip: other readings of a trail, words being typed, or next words */
   suggestions(k = 3) {
     if (this.others.length) return this.others.slice(0, k).map((word) => ({ word, isLiteral: false }));
-    if (this.typing.taps.length) return this.typing.candidates(k).map(({ word, isLiteral }) => ({ word, isLiteral }));
+    if (this.typing.taps.length) return this._readings(k);
     return this.personal.predict(this.context, k + 4)
       .filter(({ word }) => !word.startsWith("<")).slice(0, k).map(({ word }) => ({ word, isLiteral: false }));
   }

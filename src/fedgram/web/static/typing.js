@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * From taps and trails to words, with a packed model: layouts, tap decoding, glide decoding, personal words. The twin of
- * fedgram's Python modules `spatial`, `lexicon`, `keyboard`, `glide` and `personal`, which say why; same numbers, same answers.
+ * fedgram's Python modules `spatial`, `lexicon`, `keyboard`, `glide`, `own_words` and `personal`, which say why; same numbers, same answers.
  *
  *   const board = new Keyboard(model, loadLayout("en_us"));
  *   const word = board.typing(["she", "lives", "in", "New"]);
@@ -146,7 +146,7 @@ export class Lexicon {
 }
 
 export const TAP_OPTIONS = Object.freeze({
-  sigma: 0.4, weight: 0.55, slip: -9, insertion: -7.5, deletion: -6.5, transposition: -5, completion: -1, unknown: -1.2,
+  sigma: 0.35, weight: 0.7, slip: -9, insertion: -7.5, deletion: -3.5, transposition: -5, completion: -1, unknown: -2.4,
   width: 14, hypotheses: 300,
 });
 
@@ -189,14 +189,17 @@ export class Keyboard {
     this._count = 0;
   }
 
-  /** @param {string[]} [context] words @returns {Typing} a new word behind these */
-  typing(context = []) {
-    return new Typing(this, this.model.state(context));
+  /** @param {string[]} [context] words @param {PersonalModel} [personal] @returns {Typing} a new word behind these */
+  typing(context = [], personal = undefined) {
+    return new Typing(this, this.model.state(context), ownWords(personal, this.layout, context));
   }
 
-  /** @param {Point[]} taps @param {string[]} [context] @param {number} [k] @returns {Candidate[]} */
-  decode(taps, context = [], k = 3) {
-    const word = this.typing(context);
+  /**
+   * @param {Point[]} taps @param {string[]} [context] @param {number} [k] @param {PersonalModel} [personal]
+   * @returns {Candidate[]}
+   */
+  decode(taps, context = [], k = 3, personal = undefined) {
+    const word = this.typing(context, personal);
     for (const [x, y] of taps.slice(0, MAX_TAPS)) word.tap(x, y);
     return word.candidates(k, false);
   }
@@ -272,25 +275,27 @@ export class Keyboard {
 
 /** One word while it is being typed. */
 export class Typing {
-  /** @param {Keyboard} keyboard @param {Int32Array} state */
-  constructor(keyboard, state) {
+  /** @param {Keyboard} keyboard @param {Int32Array} state @param {OwnWords | null} [own] */
+  constructor(keyboard, state, own = null) {
     this.keyboard = keyboard;
     this.state = state;
+    this.own = own;
     /** @type {Point[]} */ this.taps = [];
     /** @type {Float64Array[]} */ this._costs = [];
     /** @type {Beam[]} */ this._beams = [{ nodes: [0], scores: [0] }];
   }
 
-  /** @param {number} x @param {number} y a finger came down here */
+  /** @param {number} x @param {number} y a finger came down here @returns {boolean} whether there was room for a tap */
   tap(x, y) {
     const { layout, options } = this.keyboard;
-    if (this.taps.length >= MAX_TAPS) return;
+    if (this.taps.length >= MAX_TAPS) return false;
     const cost = layout.squaredDistances([x, y]).map((d) => Math.max(-d / (2 * options.sigma ** 2), options.slip));
     const before = this._beams.length > 1 ? this._beams[this._beams.length - 2] : { nodes: [], scores: [] };
     const last = this._costs.length ? this._costs[this._costs.length - 1] : cost;
     this._beams.push(this.keyboard._advance(this._beams[this._beams.length - 1], before, cost, last));
     this.taps.push([x, y]);
     this._costs.push(cost);
+    return true;
   }
 
   /** Take the last tap back. */
@@ -314,14 +319,9 @@ export class Typing {
     if (complete) rows.push(...this._completions(k));
     const literal = this._literalCandidate();
     if (literal) rows.push(literal);
-    /** @type {Map<string, Candidate>} */ const unique = new Map();
-    for (const row of rows) {
-      const known = unique.get(row.word);
-      if (!known || known.worth < row.worth) unique.set(row.word, row);
-    }
-    const rank = (/** @type {Candidate} */ c) => -Math.round(c.worth * 1e9);
-    const inOrder = (/** @type {Candidate} */ a, /** @type {Candidate} */ b) => rank(a) - rank(b) || (a.word < b.word ? -1 : 1);
-    return [...unique.values()].sort(inOrder).slice(0, k);
+    if (!this.own) return bestCandidates(rows, k);
+    const { whole, begun } = align(this._costs, this.own, this.keyboard.options);
+    return mixedCandidates(rows, this.own, this.keyboard.options.weight, complete ? [whole, begun] : [whole], k);
   }
 
   /** @param {number} k @returns {[number, number][]} */
@@ -384,7 +384,87 @@ export class Typing {
 /** @param {string} word @param {number} worth @param {{isComplete?: boolean, isLiteral?: boolean}} [kind] @returns {Candidate} */
 const candidate = (word, worth, { isComplete = true, isLiteral = false } = {}) => ({ word, worth, isComplete, isLiteral });
 
-export const GLIDE_OPTIONS = Object.freeze({ sharpness: 25, weight: 0.5, reach: 1.7 });
+/** @param {Candidate[]} rows @param {number} k @returns {Candidate[]} the k best, each word once */
+function bestCandidates(rows, k) {
+  /** @type {Map<string, Candidate>} */ const unique = new Map();
+  for (const row of rows) {
+    const known = unique.get(row.word);
+    if (!known || known.worth < row.worth) unique.set(row.word, row);
+  }
+  const rank = (/** @type {Candidate} */ c) => -Math.round(c.worth * 1e9);
+  const inOrder = (/** @type {Candidate} */ a, /** @type {Candidate} */ b) => rank(a) - rank(b) || (a.word < b.word ? -1 : 1);
+  return [...unique.values()].sort(inOrder).slice(0, k);
+}
+
+/** @typedef {{typed: number[], words: string[], letters: Uint8Array[]}} Spelled learned words on a layout */
+/** @typedef {{words: string[], spelled: Uint8Array[], logP: Float64Array, logRest: number}} OwnWords of the user, in one context */
+
+/** @param {PersonalModel | undefined} personal @param {Layout} layout @param {string[]} context @returns {OwnWords | null} */
+function ownWords(personal, layout, context) {
+  if (!personal?.share) return null;
+  const { words, keys, spelled } = personal.table;
+  const mixed = personal.mixed(context);
+  if (!spelled.has(layout.name)) {
+    const canType = (/** @type {string} */ key) =>
+      key.length > 0 && key.length <= MAX_LETTERS && Array.from(key).every((c) => layout.rank.has(c));
+    const typed = words.map((_, i) => i).filter((i) => canType(keys[i]));
+    const letters = typed.map((i) => Uint8Array.from(keys[i], (c) => /** @type {number} */ (layout.rank.get(c))));
+    spelled.set(layout.name, { typed, words: typed.map((i) => words[i]), letters });
+  }
+  const own = /** @type {Spelled} */ (spelled.get(layout.name));
+  const logP = Float64Array.from(own.typed, (i) => Math.log(Math.max(mixed[i], 1e-300)));
+  return { words: own.words, spelled: own.letters, logP, logRest: Math.log1p(-personal.share) };
+}
+
+/**
+ * @param {Float64Array[]} cost what each tap is worth for each letter @param {OwnWords} own @param {typeof TAP_OPTIONS} options
+ * @returns {{whole: Float64Array, begun: Float64Array}} what taps are worth for words, typed wholly and in part
+ */
+function align(cost, { spelled }, { insertion, deletion, transposition, completion }) {
+  const whole = new Float64Array(spelled.length).fill(-Infinity);
+  const begun = new Float64Array(spelled.length).fill(-Infinity);
+  const rows = [0, 1, 2].map(() => new Float64Array(MAX_LETTERS + 1));
+  spelled.forEach((word, w) => {
+    const n = word.length;
+    rows.forEach((row) => row.fill(-Infinity));
+    rows[0][0] = 0;
+    for (let t = 1; t <= cost.length; t++) {
+      const [now, last, before] = [rows[t % 3], rows[(t + 2) % 3], rows[(t + 1) % 3]];
+      const tap = cost[t - 1];
+      for (let j = 0; j <= n; j++) {
+        let value = last[j] + insertion;
+        if (j >= 1) value = Math.max(value, last[j - 1] + tap[word[j - 1]]);
+        if (j >= 2) {
+          value = Math.max(value, last[j - 2] + deletion + tap[word[j - 1]]);
+          if (t >= 2) value = Math.max(value, before[j - 2] + transposition + tap[word[j - 2]] + cost[t - 2][word[j - 1]]);
+        }
+        now[j] = value;
+      }
+    }
+    const end = rows[cost.length % 3];
+    whole[w] = Math.max(end[n], end[n - 1] + deletion);
+    for (let j = 1; j < n; j++) begun[w] = Math.max(begun[w], end[j] + completion * (n - j));
+  });
+  return { whole, begun };
+}
+
+/**
+ * A packed model's candidates, less what personal words take, and those words.
+ * @param {Candidate[]} rows @param {OwnWords} own @param {number} weight @param {Float64Array[]} worths typed wholly and in part
+ * @param {number} k @returns {Candidate[]}
+ */
+function mixedCandidates(rows, own, weight, worths, k) {
+  const result = rows.map((row) => ({ ...row, worth: row.worth + weight * own.logRest }));
+  worths.forEach((values, part) => {
+    /** @type {number[]} */ const best = [];
+    /** @type {number[]} */ const bestWorth = [];
+    values.forEach((value, i) => Number.isFinite(value) && insert(value + weight * own.logP[i], i, bestWorth, best, k + 1));
+    best.forEach((i, n) => result.push(candidate(own.words[i], bestWorth[n], { isComplete: part === 0 })));
+  });
+  return bestCandidates(result, k);
+}
+
+export const GLIDE_OPTIONS = Object.freeze({ sharpness: 40, weight: 0.35, reach: 1.7 });
 
 /** @param {Point} a @param {Point} b @returns {number} */
 const distance = (a, b) => Math.sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2);
@@ -415,6 +495,9 @@ export function resample(points, count) {
   return out;
 }
 
+/** @param {number} length of a word's template @param {number} trail of a trail @returns {boolean} */
+const isAboutAsLong = (length, trail) => 0.6 * length - 1 <= trail && trail <= 1.5 * length + 2;
+
 /** A keyboard's lexicon, ready for trails. */
 export class Glider {
   /** @param {Keyboard} keyboard @param {Partial<typeof GLIDE_OPTIONS>} [options] */
@@ -425,11 +508,7 @@ export class Glider {
     const letters = layout.letters.length;
     this.spelled = lexicon.keys.map((key) => Uint8Array.from(key, (c) => /** @type {number} */ (layout.rank.get(c))));
     this.apart = layout.places.map((a) => Float64Array.from(layout.places, (b) => distance(a, b)));
-    this.length = Float64Array.from(this.spelled, (word) => {
-      let total = 0;
-      for (let i = 1; i < word.length; i++) total += this.apart[word[i - 1]][word[i]];
-      return total;
-    });
+    this.length = Float64Array.from(this.spelled, (word) => this._templateLength(word));
     /** @type {number[][]} */ this.byEnds = Array.from({ length: letters * letters }, () => []);
     this.spelled.forEach((word, w) => this.byEnds[word[0] * letters + word[word.length - 1]].push(w));
     this._x = Float64Array.from(layout.places, (p) => p[0]);
@@ -438,8 +517,11 @@ export class Glider {
     this._rows = [new Float64Array(POINTS + 1), new Float64Array(POINTS + 1)];
   }
 
-  /** @param {Point[]} trail @param {string[]} [context] @param {number} [k] @returns {Candidate[]} */
-  decode(trail, context = [], k = 3) {
+  /**
+   * @param {Point[]} trail @param {string[]} [context] @param {number} [k] @param {PersonalModel} [personal]
+   * @returns {Candidate[]}
+   */
+  decode(trail, context = [], k = 3, personal = undefined) {
     if (trail.length < 2 || !trail.every(([x, y]) => Number.isFinite(x) && Number.isFinite(y))) return [];
     const { lexicon, layout, model } = this.keyboard;
     const { sharpness, weight, reach } = this.options;
@@ -453,12 +535,12 @@ export class Glider {
     for (const a of near(trail[0])) {
       for (const b of ends) {
         for (const w of this.byEnds[a * letters + b]) {
-          if (!(0.6 * this.length[w] - 1 <= length && length <= 1.5 * this.length[w] + 2)) continue;
+          if (!isAboutAsLong(this.length[w], length)) continue;
           const prior = weight * lexicon.logP[w];
           const least = short.length < SHORTLIST ? -Infinity : shortWorth[SHORTLIST - 1];
           const most = (prior - least) / sharpness;
           if (!(most > 0)) continue;
-          this._makeTemplate(w);
+          this._makeTemplate(this.spelled[w], this.length[w]);
           insert(prior - sharpness * this._pointwise(points, most), w, shortWorth, short, SHORTLIST);
         }
       }
@@ -467,20 +549,45 @@ export class Glider {
     /** @type {number[]} */ const best = [];
     /** @type {number[]} */ const worth = [];
     for (const w of short) {
-      this._makeTemplate(w);
+      this._makeTemplate(this.spelled[w], this.length[w]);
       const id = lexicon.words[w];
       insert(weight * model.step(state, id).logP - sharpness * this._warped(points), id, worth, best, k);
     }
-    return best.map((id, i) => candidate(model.word(id), worth[i]));
+    const rows = best.map((id, i) => candidate(model.word(id), worth[i]));
+    const own = ownWords(personal, layout, context);
+    return own ? mixedCandidates(rows, own, weight, [this._trace(trail, points, length, own.spelled)], k) : rows;
   }
 
-  /** @param {number} w resample a word's line through its letters */
-  _makeTemplate(w) {
-    const word = this.spelled[w];
+  /**
+   * @param {Point[]} trail @param {Float64Array} points @param {number} length @param {Uint8Array[]} spelled
+   * @returns {Float64Array} what a trail is worth for each of a few words
+   */
+  _trace(trail, points, length, spelled) {
+    const { sharpness, reach } = this.options;
+    const { places } = this.keyboard.layout;
+    return Float64Array.from(spelled, (word) => {
+      const [a, b] = [places[word[0]], places[word[word.length - 1]]];
+      const lasting = this._templateLength(word);
+      const isNear = distance(a, trail[0]) <= reach && distance(b, trail[trail.length - 1]) <= reach;
+      if (!isNear || !isAboutAsLong(lasting, length)) return -Infinity;
+      this._makeTemplate(word, lasting);
+      return -sharpness * this._warped(points);
+    });
+  }
+
+  /** @param {Uint8Array} word @returns {number} */
+  _templateLength(word) {
+    let total = 0;
+    for (let i = 1; i < word.length; i++) total += this.apart[word[i - 1]][word[i]];
+    return total;
+  }
+
+  /** @param {Uint8Array} word @param {number} length resample a word's line through its letters */
+  _makeTemplate(word, length) {
     const out = this._template;
     const [xs, ys] = [this._x, this._y];
     const last = word.length - 1;
-    const step = this.length[w] / (POINTS - 1);
+    const step = length / (POINTS - 1);
     let i = 1;
     let along = 0;
     let piece = last > 0 ? this.apart[word[0]][word[1]] : 0;
@@ -545,6 +652,10 @@ export class PersonalModel {
   constructor(base, options = {}) {
     this.base = base;
     this.options = { ...PERSONAL_OPTIONS, ...options };
+    /** @type {{edition: number, words: string[], keys: string[], ids: number[], counts: number[], spelled: Map<string, Spelled>} | undefined} */
+    this._table = undefined;
+    /** Grows with every change. */
+    this.edition = 0;
     this.erase();
   }
 
@@ -553,11 +664,13 @@ export class PersonalModel {
     /** @type {Map<string, number>} */ this._words = new Map();
     /** @type {Map<string, Map<string, number>>} */ this._pairs = new Map();
     this._unit = 1;
+    this.edition++;
   }
 
   /** @param {string[]} sentence that the user has sent */
   learn(sentence) {
     let before = BEGIN;
+    this.edition++;
     for (const word of sentence) {
       if (!word || word.length > 64 || word.startsWith("<") || /\s/u.test(word)) {
         before = BEGIN;
@@ -594,6 +707,7 @@ export class PersonalModel {
 
   /** @param {string} word remove it and all its pairs @returns {boolean} whether it was there */
   forget(word) {
+    this.edition++;
     this._pairs.delete(word);
     for (const row of this._pairs.values()) row.delete(word);
     return this._words.delete(word);
@@ -616,16 +730,40 @@ export class PersonalModel {
     return ((row.get(word) ?? 0) + kinds * alone) / (sum(row) + kinds);
   }
 
+  /** What was learned, as lists; made anew after a change. */
+  get table() {
+    if (this._table?.edition !== this.edition) {
+      const words = [...this._words.keys()];
+      this._table = {
+        edition: this.edition, words, keys: words.map(wordKey), ids: words.map((word) => this.base.wordId(word)),
+        counts: [...this._words.values()], spelled: new Map(),
+      };
+    }
+    return this._table;
+  }
+
+  /** @param {string[]} context @returns {Float64Array} p(word | context) of both models, for every word of `table` */
+  mixed(context) {
+    const { words, ids, counts } = this.table;
+    const [state, share, total] = [this.base.state(context), this.share, sum(this._words)];
+    const row = this._pairs.get(context.length ? context[context.length - 1] : BEGIN) ?? new Map();
+    const [pairs, kinds] = [sum(row), row.size * this._unit];
+    return Float64Array.from(words, (word, i) => {
+      const alone = counts[i] / total;
+      const learned = row.size ? ((row.get(word) ?? 0) + kinds * alone) / (pairs + kinds) : alone;
+      const base = ids[i] === UNK ? 0 : Math.exp(this.base.step(state, ids[i]).logP);
+      return (1 - share) * base + share * learned;
+    });
+  }
+
   /** @param {string[]} context @param {number} [k] @param {string} [prefix] @returns {{word: string, logP: number}[]} */
   predict(context, k = 3, prefix = "") {
-    const [state, share, before, key] = [this.base.state(context), this.share, context[context.length - 1], wordKey(prefix)];
+    const [state, share, key] = [this.base.state(context), this.share, wordKey(prefix)];
     /** @type {Map<string, number>} */ const mixed = new Map();
     for (const p of this.base.predictFrom(state, k, prefix)) mixed.set(p.word, (1 - share) * Math.exp(p.logP));
-    for (const word of share ? this._words.keys() : []) {
-      if (!wordKey(word).startsWith(key)) continue;
-      const id = this.base.wordId(word);
-      const base = id === UNK ? 0 : Math.exp(this.base.step(state, id).logP);
-      mixed.set(word, (1 - share) * base + share * this.probability(before, word));
+    if (share) {
+      const { words, keys } = this.table;
+      this.mixed(context).forEach((p, i) => keys[i].startsWith(key) && mixed.set(words[i], p));
     }
     const rows = [...mixed].filter(([, p]) => p > 0).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
     return rows.slice(0, k).map(([word, p]) => ({ word, logP: Math.log(p) }));
@@ -649,6 +787,7 @@ export class PersonalModel {
     const words = counts(content.words);
     const pairs = new Map(Object.entries(content.pairs).map(([u, row]) => [u, counts(row)]));
     [this._words, this._pairs, this._unit] = [words, pairs, 1];
+    this.edition++;
   }
 
   /** @returns {string} */

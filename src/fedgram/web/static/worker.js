@@ -1,7 +1,8 @@
 // Keeps the page and its models, so that it works without a network once loaded. It asks the network first.
-const CACHE = "fedgram-keyboard-1";
+const CACHE = "fedgram-keyboard-2";
 const FILES = [
   "./", "models.json", "static/style.css", "static/page.js", "static/session.js", "static/typing.js", "static/fgram.js",
+  "static/icon.svg",
 ];
 
 self.addEventListener("install", (event) => {
