@@ -18,7 +18,6 @@ from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, word_losses
 
-
 _WARMUP = 0.05  # the share of all batches over which the learning rate rises
 
 
