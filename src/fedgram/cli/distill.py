@@ -16,7 +16,7 @@ from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.cli.console import Steps, json_option, output_path, show, steps
-from fedgram.cli.sources import DEVICES, open_source
+from fedgram.cli.sources import DEVICES, counting_options, join_ranks_of, open_source
 from fedgram.core.errors import InputError
 from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topology
 from fedgram.distill.capitalization import Capitalizer
@@ -24,7 +24,7 @@ from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
 from fedgram.distill.nn2wfa import PieceNN2WFA, count_by_pieces
-from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, count_samples, counting_step, fit
+from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks, count_samples, counting_step, fit
 from fedgram.distill.source import SourceModel
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
@@ -124,15 +124,16 @@ def command(
 ) -> None:  # fmt: skip
     """Find the n-gram model closest to SOURCE.
 
-    SOURCE is a model that can be sampled and asked for probabilities: an n-gram model (.arpa .arpa.gz .fst .ngram) of
-    words or, with --pieces, of word pieces. The result has the n-grams of --topology. It is found by SampleApprox:
+    SOURCE is a model that can be sampled and asked for probabilities: a network (.safetensors), or an n-gram model
+    (.arpa .arpa.gz .fst .ngram), of words or, with --pieces, of word pieces. Under torchrun the samples of a network
+    are shared among the processes. The result has the n-grams of --topology. It is found by SampleApprox:
     sampled sentences leave their probabilities on the topology's arcs, and the model with the least KL divergence from
     them is taken.
 
     KL divergence and cross-entropy are in nats a sentence, over the samples; `before` is the average of the source's
     probabilities, `after` the KL minimum.
     """
-    phases = Phases()
+    phases, ranks = Phases(), join_ranks_of(source)
     with steps() as step:
         with phases.timed("reading"):
             step.begin(f"Reading {source}")
@@ -144,11 +145,14 @@ def command(
             own = casing_of(capitalizer, model.vocabulary) if capitalizer and not pieces else None
             if topology == INFER:
                 _refuse_pieces(pieces)
-                inference = InferenceOptions(samples=infer_samples, order=order, max_ngrams=max_ngrams)
+                inference = InferenceOptions(
+                    samples=infer_samples, order=order, max_ngrams=max_ngrams, workers=workers, ranks=ranks
+                )
                 target = infer_model(model, inference, seed=seed, casing=own)
             else:
                 target = prune_to_size(renormalize(read_model(topology)), max_ngrams)
-        work = _Distillation(step, phases, samples, seed, workers, Checkpoint(counts) if counts else None)
+        checkpoint = Checkpoint(counts) if counts else None
+        work = _Distillation(model, step, phases, samples, seed, workers, checkpoint, ranks)
         if pieces:
             _check_pieces(model.vocabulary, pieces, source)
             result = work.by_pieces(model, pieces, capitalizer, target)
@@ -159,6 +163,8 @@ def command(
         else:
             result = work.by_words(model, target)
         final = prune_to_size(result.model, max_ngrams)
+        if ranks.rank:
+            return
         with phases.timed("writing"):
             step.begin(f"Writing {output}")
             write_model(final, output)
@@ -181,16 +187,18 @@ def _check_pieces(labels: Vocabulary, pieces: WordPieces, source: str) -> None:
 class _Distillation:
     """Counts and fits, and says so."""
 
+    source: SourceModel
     step: Steps
     phases: Phases
     samples: int
     seed: int
     workers: int
     checkpoint: Checkpoint | None
+    ranks: Ranks
 
     def options(self) -> CountingOptions:
-        advance = self.step.begin("Counting samples", self.samples, unit="samples")
-        return CountingOptions(workers=self.workers, checkpoint=self.checkpoint, on_samples=advance)
+        advance = self.step.begin("Counting samples", self.samples // self.ranks.size, unit="samples")
+        return counting_options(self.source, self.workers, self.checkpoint, advance, self.ranks)
 
     def fitted(self, counting: Counting, vocabulary: Vocabulary) -> Fit:
         """Count, then minimise."""

@@ -27,7 +27,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_counting_step, cased_topology
 from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
-from fedgram.distill.sample_approx import ONE_WORKER, CountingOptions, Fit, PlainCounting, count_samples, fit
+from fedgram.distill.sample_approx import ONE_WORKER, CountingOptions, Fit, count_samples, fit, plain_counting_step
 from fedgram.distill.source import NGramSource, SourceModel
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.text.wordpieces import WordPieces
@@ -147,5 +147,5 @@ def count_by_pieces(
     The topology reads `<unk>` at the empty history alone (see `with_unknown_as_unigram`).
     """
     composed = compose(spell_words(words, pieces, source.vocabulary), topology)
-    counting = PlainCounting(source, composed.topology, seed)
+    counting = plain_counting_step(source, composed.topology, seed)
     return composed.transfer(counting.finish(count_samples(counting, samples, options)))
