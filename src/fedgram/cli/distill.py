@@ -23,7 +23,7 @@ from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, count_by_pieces
+from fedgram.distill.nn2wfa import PieceNN2WFA, SpellsItself, count_by_pieces
 from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks, count_samples, counting_step, fit
 from fedgram.distill.source import SourceModel
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
@@ -124,9 +124,10 @@ def command(
 ) -> None:  # fmt: skip
     """Find the n-gram model closest to SOURCE.
 
-    SOURCE is a model that can be sampled and asked for probabilities: a network (.safetensors), or an n-gram model
-    (.arpa .arpa.gz .fst .ngram), of words or, with --pieces, of word pieces. Under torchrun the samples of a network
-    are shared among the processes. The result has the n-grams of --topology. It is found by SampleApprox:
+    SOURCE is a model that can be sampled and asked for probabilities: a network (.safetensors) or an n-gram model
+    (.arpa .arpa.gz .fst .ngram), of words or, with --pieces, of word pieces; or hf:FOLDER, a causal language model of
+    Hugging Face's in a local folder, read by the word pieces of its own tokenizer. Under torchrun the samples of a
+    network are shared among the processes. The result has the n-grams of --topology. It is found by SampleApprox:
     sampled sentences leave their probabilities on the topology's arcs, and the model with the least KL divergence from
     them is taken.
 
@@ -142,9 +143,10 @@ def command(
             capitalizer = Capitalizer(renormalize(read_model(casing))) if casing else None
         with phases.timed("topology"):
             step.begin("Inferring the topology" if topology == INFER else f"Reading {topology}")
-            own = casing_of(capitalizer, model.vocabulary) if capitalizer and not pieces else None
+            of_pieces = pieces is not None or isinstance(model, SpellsItself)
+            own = casing_of(capitalizer, model.vocabulary) if capitalizer and not of_pieces else None
             if topology == INFER:
-                _refuse_pieces(pieces)
+                _refuse_pieces(of_pieces)
                 inference = InferenceOptions(
                     samples=infer_samples, order=order, max_ngrams=max_ngrams, workers=workers, ranks=ranks
                 )
@@ -153,8 +155,9 @@ def command(
                 target = prune_to_size(renormalize(read_model(topology)), max_ngrams)
         checkpoint = Checkpoint(counts) if counts else None
         work = _Distillation(model, step, phases, samples, seed, workers, checkpoint, ranks)
-        if pieces:
-            _check_pieces(model.vocabulary, pieces, source)
+        if of_pieces:
+            if pieces:
+                _check_pieces(model.vocabulary, pieces, source)
             result = work.by_pieces(model, pieces, capitalizer, target)
         elif own:
             result = work.fitted(
@@ -171,8 +174,8 @@ def command(
     show({"model": str(output), **fit_figures(result, samples), **size(final), "seconds": phases.seconds}, as_json)
 
 
-def _refuse_pieces(pieces: WordPieces | None) -> None:
-    if pieces:
+def _refuse_pieces(of_pieces: bool) -> None:
+    if of_pieces:
         raise click.UsageError("a source of word pieces cannot infer a topology of words; give one with --topology")
 
 
@@ -215,7 +218,7 @@ class _Distillation:
         return self.fitted(counting_step(source, topology, self.seed), words)
 
     def by_pieces(
-        self, source: SourceModel, pieces: WordPieces, capitalizer: Capitalizer | None, target: NGramModel
+        self, source: SourceModel, pieces: WordPieces | None, capitalizer: Capitalizer | None, target: NGramModel
     ) -> Fit:
         """NN2WFA_P with capitals, else the counts on B brought back to the topology."""
         if capitalizer:

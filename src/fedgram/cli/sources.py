@@ -34,6 +34,10 @@ def _open_network(name: str, device: str) -> SourceModel:
     place = choose_device(device)
     if place.type == "cpu":
         torch.set_num_threads(1)  # the threads that count share the cores
+    if name.startswith(HF):
+        from fedgram.distill.hf_source import HFSource
+
+        return HFSource(name.removeprefix(HF), place)
     return NetworkSource(read_network(name), place)
 
 
