@@ -57,6 +57,8 @@ def test_networks_of_words_and_pieces_are_distilled(fedgram: Callable[..., Any],
     fedgram("distill", files / "W.safetensors", *cased, *few, "-o", tmp_path / "c.arpa")
     pieces = ("--pieces", files / "pieces.model", "--topology", files / "A_u.arpa")
     fedgram("distill", files / "P.safetensors", *pieces, *few, "-o", tmp_path / "p.arpa")
+    fedgram("distill", files / "P.safetensors", *pieces[2:], *few, "-o", tmp_path / "own.arpa")
+    assert (tmp_path / "own.arpa").read_bytes() == (tmp_path / "p.arpa").read_bytes()
     assert all(whole(tmp_path / f"{name}.arpa") for name in "wcp")
 
 

@@ -16,7 +16,7 @@ from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.cli.console import Steps, json_option, output_path, show, steps
-from fedgram.cli.sources import DEVICES, counting_options, join_ranks_of, open_source
+from fedgram.cli.sources import DEVICES, counting_options, join_ranks_of, open_source, pieces_of
 from fedgram.core.errors import InputError
 from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topology
 from fedgram.distill.capitalization import Capitalizer
@@ -28,7 +28,7 @@ from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks,
 from fedgram.distill.source import SourceModel
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
-from fedgram.text.wordpieces import WordPieces, load_pieces
+from fedgram.text.wordpieces import WordPieces
 
 INFER = "infer"
 
@@ -109,7 +109,11 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Model whose n-grams the result has, or `infer` to infer them from samples.",
 )  # fmt: skip
 @click.option("--casing", callback=model_input, help="Cased n-gram model that gives an uncased source its capitals.")
-@click.option("--pieces", "pieces_path", help="Word pieces of the source, as `fedgram pieces train` writes them.")
+@click.option(
+    "--pieces",
+    "pieces_path",
+    help="Word pieces of the source; networks carry them.",
+)
 @sampling_options
 @click.option(
     "-o", "--output", required=True, callback=model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
@@ -139,7 +143,7 @@ def command(
         with phases.timed("reading"):
             step.begin(f"Reading {source}")
             model = open_source(source, device=device)
-            pieces = load_pieces(pieces_path) if pieces_path else None
+            pieces = pieces_of(model, pieces_path)
             capitalizer = Capitalizer(renormalize(read_model(casing))) if casing else None
         with phases.timed("topology"):
             step.begin("Inferring the topology" if topology == INFER else f"Reading {topology}")

@@ -7,6 +7,7 @@ from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.sample_approx import ALONE, BATCH, SHARD, CountingOptions, Ranks
 from fedgram.distill.source import NGramSource, SourceModel
 from fedgram.formats.models import READERS, is_model, read_model
+from fedgram.text.wordpieces import WordPieces, load_pieces, pieces_from_bytes
 
 DEVICES = ("auto", "cpu", "cuda")
 HF = "hf:"
@@ -39,6 +40,14 @@ def _open_network(name: str, device: str) -> SourceModel:
 
         return HFSource(name.removeprefix(HF), place)
     return NetworkSource(read_network(name), place)
+
+
+def pieces_of(source: SourceModel, path: str | None) -> WordPieces | None:
+    """The word pieces in a file, or those that a network carries."""
+    if path:
+        return load_pieces(path)
+    content = getattr(getattr(getattr(source, "network", None), "coding", None), "pieces", None)
+    return pieces_from_bytes(content) if content else None
 
 
 def join_ranks_of(source: str) -> Ranks:
