@@ -18,7 +18,7 @@ from benchmarks.measure import save
 from fedgram.automata.approximate import adopt_topology
 from fedgram.automata.build import lowercase_topology
 from fedgram.automata.compose import compose, compose_model, with_unknown_as_unigram
-from fedgram.automata.lexicon import piece_vocabulary, spell_words
+from fedgram.automata.lexicon import spell_words
 from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topology
@@ -29,7 +29,7 @@ from fedgram.distill.source import NGramSource, Step
 from fedgram.text.corpus import Corpus, read_corpus
 from fedgram.text.synthetic import SyntheticPopulation
 from fedgram.text.vocabulary import EOS, Vocabulary
-from fedgram.text.wordpieces import MARK, train_pieces
+from fedgram.text.wordpieces import MARK, piece_vocabulary, train_pieces
 
 T = TypeVar("T")
 COLUMNS = 30_000

@@ -20,12 +20,12 @@ from benchmarks.measure import save
 
 from fedgram.core.arrays import Ragged
 from fedgram.fedavg.engine import Chunk, chunk_size, train_round
-from fedgram.fedavg.ranks import Ranks
 from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
 from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.devices import choose_device
 from fedgram.neural.model import PRESETS, initial_weights, word_losses
 from fedgram.neural.network import as_arrays, as_tensors
+from fedgram.neural.ranks import Ranks
 
 ROWS, LENGTH = 8, 12
 
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    device, rows = choose_device(given.device), []
+    device, rows = choose_device(given.device).type, []
     torch.set_num_threads(1)
     for preset in [given.preset] if given.preset else ["W_30K", "W_demo"]:
         clients = given.clients or {"W_30K": 4, "W_demo": 32}.get(preset, 8)

@@ -100,8 +100,8 @@ def test_an_interrupted_distillation_goes_on(folder: Path, fedgram: Command, ref
 def test_what_cannot_be_distilled_is_refused(folder: Path, refused: Command) -> None:
     base = ["-o", folder / "out.arpa", *FEW]
     topology = ["--topology", folder / "A_W.arpa"]
-    assert "cannot be distilled yet" in refused("distill", "R.safetensors", *topology, *base)
-    assert "cannot be distilled yet" in refused("distill", "hf:model", *topology, *base)
+    assert "no such file" in refused("distill", "R.safetensors", *topology, *base)
+    assert "config.json is missing" in refused("distill", "hf:model", *topology, *base)
     assert "not the name of a source" in refused("distill", "R.txt", *topology, *base)
     assert "no suffix" in refused("distill", folder / "R_W.arpa", "--topology", "A.txt", *base)
     pieces = ["--pieces", folder / "pieces.model"]

@@ -18,7 +18,6 @@ from fedgram.automata.prune import subtopology
 from fedgram.automata.topology import Topology, arc_sources, state_lengths
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.distill import sample_approx as module
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.sample_approx import (
     CountingOptions,
@@ -104,14 +103,13 @@ def test_definition_catches_other_samples() -> None:
 # -- counts do not depend on how the samples are split ----------------------------------------------------------------
 
 
-def test_counts_are_the_same_bits_for_any_batches_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SHARD", 128)
+def test_counts_are_the_same_bits_for_any_batches_and_workers() -> None:
     for seed in range(4):
         source, topology = case(seed)
         counting = PlainCounting(source, topology, seed)
         whole = count_samples(counting, 700)
         for batch, workers in [(1, 1), (7, 2), (64, 3), (1024, 1), (1024, 4)]:
-            assert same(whole, count_samples(counting, 700, CountingOptions(batch=batch, workers=workers)))
+            assert same(whole, count_samples(counting, 700, CountingOptions(batch=batch, workers=workers, shard=128)))
         for machines in (2, 3, 5):
             cuts = np.linspace(0, 700, machines + 1).astype(int).tolist()
             parts = [count_shard(counting, range(a, b), CountingOptions()) for a, b in pairwise(cuts)]
@@ -209,10 +207,9 @@ class Failing(NGramSource):
         yield from super().walk(samples, seed=seed, sentences=sentences)
 
 
-def test_an_interrupted_count_goes_on_from_its_last_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SHARD", 100)
+def test_an_interrupted_count_goes_on_from_its_last_shard(tmp_path: Path) -> None:
     source, topology = case(2)
-    options = CountingOptions(batch=30, checkpoint=Checkpoint(tmp_path / "counts"))
+    options = CountingOptions(batch=30, shard=100, checkpoint=Checkpoint(tmp_path / "counts"))
     first = Failing(source.model, 250)
     with pytest.raises(Interrupted):
         count_samples(PlainCounting(first, topology, 5), 430, options)
@@ -222,7 +219,7 @@ def test_an_interrupted_count_goes_on_from_its_last_shard(tmp_path: Path, monkey
         == 200
     )
     second, told = Failing(source.model, 430), list[int]()
-    resumed = CountingOptions(batch=17, checkpoint=options.checkpoint, on_samples=told.append)
+    resumed = CountingOptions(batch=17, shard=100, checkpoint=options.checkpoint, on_samples=told.append)
     counted = count_samples(PlainCounting(second, topology, 5), 430, resumed)
     assert second.asked == list(range(200, 430))
     assert sum(told) == 430

@@ -71,11 +71,6 @@ class Lexicon:
         return f"Lexicon({len(self.order)} of {self.words} words, {self.pieces} pieces, {self.nodes} nodes)"
 
 
-def piece_vocabulary(pieces: WordPieces) -> Vocabulary:
-    """The labels of a model of word pieces: `<unk>`, `<s>`, `</s>`, then the inventory's pieces in its order."""
-    return Vocabulary.of(pieces.pieces)
-
-
 def spell_words(words: Vocabulary, pieces: WordPieces, labels: Vocabulary) -> Lexicon:
     """The lexicon of a vocabulary by an inventory; `labels` are the pieces by id, as a source numbers them.
 

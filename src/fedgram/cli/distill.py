@@ -16,19 +16,19 @@ from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.cli.console import Steps, json_option, output_path, show, steps
-from fedgram.cli.sources import DEVICES, open_source
+from fedgram.cli.sources import DEVICES, counting_options, join_ranks_of, open_source, pieces_of
 from fedgram.core.errors import InputError
 from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topology
 from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, count_by_pieces
-from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, count_samples, counting_step, fit
+from fedgram.distill.nn2wfa import PieceNN2WFA, SpellsItself, count_by_pieces
+from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks, count_samples, counting_step, fit
 from fedgram.distill.source import SourceModel
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
-from fedgram.text.wordpieces import WordPieces, load_pieces
+from fedgram.text.wordpieces import WordPieces
 
 INFER = "infer"
 
@@ -109,7 +109,11 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Model whose n-grams the result has, or `infer` to infer them from samples.",
 )  # fmt: skip
 @click.option("--casing", callback=model_input, help="Cased n-gram model that gives an uncased source its capitals.")
-@click.option("--pieces", "pieces_path", help="Word pieces of the source, as `fedgram pieces train` writes them.")
+@click.option(
+    "--pieces",
+    "pieces_path",
+    help="Word pieces of the source; networks carry them.",
+)
 @sampling_options
 @click.option(
     "-o", "--output", required=True, callback=model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
@@ -124,33 +128,40 @@ def command(
 ) -> None:  # fmt: skip
     """Find the n-gram model closest to SOURCE.
 
-    SOURCE is a model that can be sampled and asked for probabilities: an n-gram model (.arpa .arpa.gz .fst .ngram) of
-    words or, with --pieces, of word pieces. The result has the n-grams of --topology. It is found by SampleApprox:
+    SOURCE is a model that can be sampled and asked for probabilities: a network (.safetensors) or an n-gram model
+    (.arpa .arpa.gz .fst .ngram), of words or, with --pieces, of word pieces; or hf:FOLDER, a causal language model of
+    Hugging Face's in a local folder, read by the word pieces of its own tokenizer. Under torchrun the samples of a
+    network are shared among the processes. The result has the n-grams of --topology. It is found by SampleApprox:
     sampled sentences leave their probabilities on the topology's arcs, and the model with the least KL divergence from
     them is taken.
 
     KL divergence and cross-entropy are in nats a sentence, over the samples; `before` is the average of the source's
     probabilities, `after` the KL minimum.
     """
-    phases = Phases()
+    phases, ranks = Phases(), join_ranks_of(source)
     with steps() as step:
         with phases.timed("reading"):
             step.begin(f"Reading {source}")
             model = open_source(source, device=device)
-            pieces = load_pieces(pieces_path) if pieces_path else None
+            pieces = pieces_of(model, pieces_path)
             capitalizer = Capitalizer(renormalize(read_model(casing))) if casing else None
         with phases.timed("topology"):
             step.begin("Inferring the topology" if topology == INFER else f"Reading {topology}")
-            own = casing_of(capitalizer, model.vocabulary) if capitalizer and not pieces else None
+            of_pieces = pieces is not None or isinstance(model, SpellsItself)
+            own = casing_of(capitalizer, model.vocabulary) if capitalizer and not of_pieces else None
             if topology == INFER:
-                _refuse_pieces(pieces)
-                inference = InferenceOptions(samples=infer_samples, order=order, max_ngrams=max_ngrams)
+                _refuse_pieces(of_pieces)
+                inference = InferenceOptions(
+                    samples=infer_samples, order=order, max_ngrams=max_ngrams, workers=workers, ranks=ranks
+                )
                 target = infer_model(model, inference, seed=seed, casing=own)
             else:
                 target = prune_to_size(renormalize(read_model(topology)), max_ngrams)
-        work = _Distillation(step, phases, samples, seed, workers, Checkpoint(counts) if counts else None)
-        if pieces:
-            _check_pieces(model.vocabulary, pieces, source)
+        checkpoint = Checkpoint(counts) if counts else None
+        work = _Distillation(model, step, phases, samples, seed, workers, checkpoint, ranks)
+        if of_pieces:
+            if pieces:
+                _check_pieces(model.vocabulary, pieces, source)
             result = work.by_pieces(model, pieces, capitalizer, target)
         elif own:
             result = work.fitted(
@@ -159,14 +170,16 @@ def command(
         else:
             result = work.by_words(model, target)
         final = prune_to_size(result.model, max_ngrams)
+        if ranks.rank:
+            return
         with phases.timed("writing"):
             step.begin(f"Writing {output}")
             write_model(final, output)
     show({"model": str(output), **fit_figures(result, samples), **size(final), "seconds": phases.seconds}, as_json)
 
 
-def _refuse_pieces(pieces: WordPieces | None) -> None:
-    if pieces:
+def _refuse_pieces(of_pieces: bool) -> None:
+    if of_pieces:
         raise click.UsageError("a source of word pieces cannot infer a topology of words; give one with --topology")
 
 
@@ -181,16 +194,18 @@ def _check_pieces(labels: Vocabulary, pieces: WordPieces, source: str) -> None:
 class _Distillation:
     """Counts and fits, and says so."""
 
+    source: SourceModel
     step: Steps
     phases: Phases
     samples: int
     seed: int
     workers: int
     checkpoint: Checkpoint | None
+    ranks: Ranks
 
     def options(self) -> CountingOptions:
-        advance = self.step.begin("Counting samples", self.samples, unit="samples")
-        return CountingOptions(workers=self.workers, checkpoint=self.checkpoint, on_samples=advance)
+        advance = self.step.begin("Counting samples", self.samples // self.ranks.size, unit="samples")
+        return counting_options(self.source, self.workers, self.checkpoint, advance, self.ranks)
 
     def fitted(self, counting: Counting, vocabulary: Vocabulary) -> Fit:
         """Count, then minimise."""
@@ -207,7 +222,7 @@ class _Distillation:
         return self.fitted(counting_step(source, topology, self.seed), words)
 
     def by_pieces(
-        self, source: SourceModel, pieces: WordPieces, capitalizer: Capitalizer | None, target: NGramModel
+        self, source: SourceModel, pieces: WordPieces | None, capitalizer: Capitalizer | None, target: NGramModel
     ) -> Fit:
         """NN2WFA_P with capitals, else the counts on B brought back to the topology."""
         if capitalizer:

@@ -40,7 +40,7 @@ def command(
     from fedgram.neural.network import Network, as_arrays, write_network
 
     began, place = perf_counter(), choose_device(device)
-    if place == "cpu":
+    if place.type == "cpu":
         torch.set_num_threads(1)
     options = CentralTraining(epochs, learning_rate, rows, seed=seed)
     loss = [float("nan")]

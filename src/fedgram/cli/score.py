@@ -31,7 +31,7 @@ def command(network: str, users: str, split: str, max_users: int | None, device:
     from fedgram.neural.scoring import score, text_to_score
 
     place = choose_device(device)
-    if place == "cpu":
+    if place.type == "cpu":
         torch.set_num_threads(1)
     with steps() as step:
         step.begin(f"Reading {network}")

@@ -113,11 +113,11 @@ def command(**options: Any) -> None:
     from fedgram.neural.devices import choose_device
 
     device = choose_device(options["device"])
-    workers = options["workers"] or (1 if device != "cpu" else os.cpu_count() or 1)
+    workers = options["workers"] or (1 if device.type != "cpu" else os.cpu_count() or 1)
     if workers > 1 and "RANK" not in os.environ:
         _start_workers(workers)
         return
-    _train(device, options)
+    _train(str(device), options)
 
 
 def _start_workers(count: int) -> None:
@@ -147,7 +147,6 @@ def _start_workers(count: int) -> None:
 def _train(device: str, options: dict[str, Any]) -> None:
     import torch
 
-    from fedgram.fedavg.ranks import join_ranks
     from fedgram.fedavg.run import Moment, RunOptions, train
     from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
     from fedgram.federated.averaging import ServerStep
@@ -156,6 +155,7 @@ def _train(device: str, options: dict[str, Any]) -> None:
     from fedgram.neural.local_training import LocalTraining
     from fedgram.neural.model import initial_weights
     from fedgram.neural.network import Network, as_arrays, read_network, write_network
+    from fedgram.neural.ranks import join_ranks
     from fedgram.neural.scoring import text_to_score
     from fedgram.text.population import open_population
 

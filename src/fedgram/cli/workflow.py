@@ -9,7 +9,7 @@ import click
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.cli.console import Steps, json_option, show, steps
 from fedgram.cli.distill import Phases, fit_figures, model_input, sampling_options, size
-from fedgram.cli.sources import open_source
+from fedgram.cli.sources import counting_options, join_ranks_of, open_source
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
 from fedgram.distill.capitalization import Capitalizer
@@ -17,7 +17,7 @@ from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
 from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA
-from fedgram.distill.sample_approx import CountingOptions
+from fedgram.distill.source import SourceModel
 from fedgram.distill.workflow import Approximations, Budget, final_models, generate
 from fedgram.formats.models import read_model, write_model
 from fedgram.text.unigrams import read_unigrams
@@ -58,7 +58,7 @@ def command(
     if (pieces_model is None) != (pieces_path is None):
         raise click.UsageError("--pieces-model and --pieces go together")
     output.mkdir(parents=True, exist_ok=True)
-    phases, budget = Phases(), Budget(max_ngrams, max_unigrams)
+    phases, budget, ranks = Phases(), Budget(max_ngrams, max_unigrams), join_ranks_of(words)
     report: Report = {"samples": samples, "seed": seed, "models": {}}
     with steps() as step:
         with phases.timed("reading"):
@@ -69,28 +69,31 @@ def command(
         capitalizer = Capitalizer(A_W)
         with phases.timed("inferring"):
             step.begin("Inferring a topology")
-            inference = InferenceOptions(samples=infer_samples, order=order, max_ngrams=max_ngrams)
+            inference = InferenceOptions(
+                samples=infer_samples, order=order, max_ngrams=max_ngrams, workers=workers, ranks=ranks
+            )
             inferred = infer_model(R_W, inference, seed=seed, casing=casing_of(capitalizer, R_W.vocabulary))
 
-        def counting(letter: str) -> dict[str, Any]:
-            advance = step.begin(f"Counting samples of R_{letter}", samples, unit="samples")
+        def counting(letter: str, source: SourceModel) -> dict[str, Any]:
+            advance = step.begin(f"Counting samples of R_{letter}", samples // ranks.size, unit="samples")
             checkpoint = Checkpoint(output / f"counts_{letter}")
-            return {
-                "samples": samples,
-                "seed": seed,
-                "options": CountingOptions(workers, checkpoint=checkpoint, on_samples=advance),
-            }
+            options = counting_options(source, workers, checkpoint, advance, ranks)
+            return {"samples": samples, "seed": seed, "options": options}
 
         with phases.timed("words"):
-            W = generate(WordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting("W")), A_W, inferred, budget)
-        _save(step, W, "W", output, report)
+            W = generate(WordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting("W", R_W)), A_W, inferred, budget)
+        if not ranks.rank:
+            _save(step, W, "W", output, report)
         last = W
         if pieces_model and pieces_path:
             R_P, pieces = open_source(pieces_model, device=device), load_pieces(pieces_path)
             with phases.timed("pieces"):
-                nn2wfa = PieceNN2WFA(R_P, pieces, capitalizer, [A_W, W.inferred], **counting("P"))
+                nn2wfa = PieceNN2WFA(R_P, pieces, capitalizer, [A_W, W.inferred], **counting("P", R_P))
                 last = generate(nn2wfa, A_W, W.inferred, budget)
-            _save(step, last, "P", output, report)
+            if not ranks.rank:
+                _save(step, last, "P", output, report)
+        if ranks.rank:
+            return
         if frequency:
             with phases.timed("final"):
                 step.begin("Joining with unigrams")

@@ -16,6 +16,7 @@ from fedgram.automata.counting import TopologyCounts, counts_from_visits, summed
 from fedgram.automata.model import NGramModel
 from fedgram.automata.topology import Topology
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
+from fedgram.core.fixed_point import SCALE
 from fedgram.core.jit import kernel
 from fedgram.core.storage import content_digest
 from fedgram.distill.casing import Casing
@@ -28,7 +29,7 @@ from fedgram.distill.sample_approx import (
     fit,
     topology_arrays,
 )
-from fedgram.distill.sample_counts import SCALE, SampleCounts, add_path
+from fedgram.distill.sample_counts import SampleCounts, add_path
 from fedgram.distill.source import NGramSource, SourceModel
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from fedgram.core.errors import InputError
+from fedgram.core.fixed_point import BITS
 from fedgram.core.storage import Artefact, read_artefact, write_artefact
-from fedgram.distill.sample_counts import BITS, SampleCounts
+from fedgram.distill.sample_counts import SampleCounts
 
 KIND, VERSION = "sample-counts", 1
 _ARRAYS = ("summed", "visits", "source_visits")

@@ -5,6 +5,7 @@ by relative entropy. Only its n-grams are kept. The counts themselves favour the
 came up often, so SampleApprox takes fresh samples. Paper: §7.2, self-inference.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream_key
 from fedgram.distill.casing import Casing
+from fedgram.distill.sample_approx import ALONE, Ranks
 from fedgram.distill.source import SourceModel
 from fedgram.text.corpus import Corpus
 
@@ -26,7 +28,7 @@ class InferenceOptions:
     """How to infer: from how many samples, and what to keep.
 
     N-grams of two and more words that came up less than `min_count` times are left out, as are longer n-grams with
-    words outside the `higher_order_words` most frequent.
+    words outside the `higher_order_words` most frequent. `workers` threads and `ranks` processes share the sampling.
     """
 
     samples: int = 1_000_000
@@ -35,6 +37,8 @@ class InferenceOptions:
     higher_order_words: int = 64_000
     min_count: int = 2
     smoothing: str = "katz"
+    workers: int = 1
+    ranks: Ranks = ALONE
 
 
 def infer_model(
@@ -48,12 +52,8 @@ def infer_model(
             "allow more n-grams"
         )
     own_seed = int(stream_key(seed, "topology"))  # counting draws other samples
-    parts = []
-    for first in range(0, options.samples, _BATCH):
-        batch = range(first, min(first + _BATCH, options.samples))
-        sentences = source.sample(batch, seed=own_seed)
-        parts.append(casing.capitalize(sentences) if casing else sentences)
-    sentences = Ragged.concatenate(parts)
+    sentences = _sampled(source, options, own_seed)
+    sentences = casing.capitalize(sentences) if casing else sentences
     if not np.any(sentences.values):
         raise FedgramError("the source's samples hold no words, so that no topology can be inferred from them")
     training = TrainingOptions(
@@ -61,3 +61,23 @@ def infer_model(
         min_count=(1, options.min_count), max_ngrams=options.max_ngrams, open_vocabulary=source.has_unknown,
     )  # fmt: skip
     return train(Corpus(sentences, vocabulary), training)
+
+
+def _sampled(source: SourceModel, options: InferenceOptions, seed: int) -> Ragged:
+    """All samples, on every rank; each draws some of the batches."""
+    size, ranks = getattr(source, "batch", _BATCH), options.ranks
+    batches = [range(a, min(a + size, options.samples)) for a in range(0, options.samples, size)]
+    with ThreadPoolExecutor(min(options.workers, getattr(source, "most_threads", options.workers))) as pool:
+        drawn = list(pool.map(lambda batch: source.sample(batch, seed=seed), batches[ranks.rank :: ranks.size]))
+    if ranks.size == 1:
+        return Ragged.concatenate(drawn)
+    lengths = np.zeros(options.samples, np.int64)
+    for batch, part in zip(batches[ranks.rank :: ranks.size], drawn, strict=True):
+        lengths[batch.start : batch.stop] = np.diff(part.offsets)
+    (lengths,) = ranks.sum([lengths])
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    values = np.zeros(int(offsets[-1]), np.int64)
+    for batch, part in zip(batches[ranks.rank :: ranks.size], drawn, strict=True):
+        values[offsets[batch.start] : offsets[batch.stop]] = part.values
+    (values,) = ranks.sum([values])
+    return Ragged(values.astype(np.int32), offsets)

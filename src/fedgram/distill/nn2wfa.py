@@ -14,20 +14,20 @@ Paper: Algorithm 1, NN2WFA_W and NN2WFA_P.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fedgram.automata.approximate import adopt_topology
 from fedgram.automata.build import lowercase_topology, union_topology
 from fedgram.automata.compose import compose, with_unknown_as_unigram
 from fedgram.automata.counting import TopologyCounts, fold_counts
-from fedgram.automata.lexicon import spell_words
+from fedgram.automata.lexicon import Lexicon, spell_words
 from fedgram.automata.model import NGramModel
 from fedgram.automata.topology import Topology
 from fedgram.core.errors import FedgramError
 from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_counting_step, cased_topology
 from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
-from fedgram.distill.sample_approx import ONE_WORKER, CountingOptions, Fit, PlainCounting, count_samples, fit
+from fedgram.distill.sample_approx import ONE_WORKER, CountingOptions, Fit, count_samples, fit, plain_counting_step
 from fedgram.distill.source import NGramSource, SourceModel
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.text.wordpieces import WordPieces
@@ -38,6 +38,14 @@ class NN2WFA(Protocol):
 
     def __call__(self, topology: NGramModel) -> Fit:
         """The model; the n-grams of `topology` are cased."""
+
+
+@runtime_checkable
+class SpellsItself(Protocol):
+    """A source of word pieces that knows the code of every word."""
+
+    def spell(self, words: Vocabulary) -> Lexicon:
+        """The lexicon of a vocabulary over its labels."""
 
 
 class Counts:
@@ -91,7 +99,7 @@ class PieceNN2WFA:
     def __init__(
         self,
         source: SourceModel,
-        pieces: WordPieces,
+        pieces: WordPieces | None,
         capitalizer: Capitalizer,
         topologies: Sequence[NGramModel],
         *,
@@ -134,7 +142,7 @@ class PieceNN2WFA:
 
 def count_by_pieces(
     source: SourceModel,
-    pieces: WordPieces,
+    pieces: WordPieces | None,
     topology: Topology,
     words: Vocabulary,
     *,
@@ -144,8 +152,14 @@ def count_by_pieces(
 ) -> TopologyCounts:
     """Counts of a source of word pieces on a topology of words: on B = M ∘ A, brought back to A.
 
-    The topology reads `<unk>` at the empty history alone (see `with_unknown_as_unigram`).
+    The topology reads `<unk>` at the empty history alone (see `with_unknown_as_unigram`). `pieces` are those of the
+    source, None for one that knows how words are spelled.
     """
-    composed = compose(spell_words(words, pieces, source.vocabulary), topology)
-    counting = PlainCounting(source, composed.topology, seed)
+    lexicon = source.spell(words) if isinstance(source, SpellsItself) else None
+    if lexicon is None:
+        if pieces is None:
+            raise FedgramError("the source has no word pieces of its own, and none were given")
+        lexicon = spell_words(words, pieces, source.vocabulary)
+    composed = compose(lexicon, topology)
+    counting = plain_counting_step(source, composed.topology, seed)
     return composed.transfer(counting.finish(count_samples(counting, samples, options)))

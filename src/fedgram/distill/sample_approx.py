@@ -7,10 +7,10 @@ goes on from its last whole shard. Paper: §4.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from fedgram.automata.counting import (
 from fedgram.automata.kl_minimize import minimize_kl, summed_model
 from fedgram.automata.model import NGramModel
 from fedgram.automata.topology import Topology
+from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import content_digest
 from fedgram.distill.checkpoint import Checkpoint
@@ -87,6 +88,14 @@ class PlainCounting:
         return counts.counts()
 
 
+@runtime_checkable
+class CountsItself(Protocol):
+    """A source that has a way to count of its own, with the same result: where its probabilities are."""
+
+    def counting(self, topology: Topology, seed: int) -> Counting:
+        """The way to count on a topology over its labels."""
+
+
 class NGramCounting:
     """The same for an n-gram model on the topology of another.
 
@@ -123,9 +132,16 @@ class NGramCounting:
 
 
 def counting_step(source: SourceModel, topology: Topology, seed: int) -> Counting:
-    """The fastest way to count a source of words on a topology of words."""
+    """The fastest way to count a source on an n-gram topology over its labels."""
     if isinstance(source, NGramSource):
         return NGramCounting(source, topology, seed)
+    return plain_counting_step(source, topology, seed)
+
+
+def plain_counting_step(source: SourceModel, topology: Topology, seed: int) -> Counting:
+    """The fastest way on any backoff-complete topology; a source may know one itself."""
+    if isinstance(source, CountsItself):
+        return source.counting(topology, seed)
     return PlainCounting(source, topology, seed)
 
 
@@ -139,18 +155,49 @@ def topology_arrays(topology: Topology) -> dict[str, np.ndarray]:
     }
 
 
+class Ranks(Protocol):
+    """Processes that share the samples, such as `neural.ranks.Ranks`."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this one."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def sum(self, arrays: Sequence[LongArray]) -> list[LongArray]:
+        """The sums of arrays over all of them; all must call it."""
+
+
+class Alone:
+    """A process by itself."""
+
+    rank, size = 0, 1
+
+    def sum(self, arrays: Sequence[LongArray]) -> list[LongArray]:
+        """The arrays themselves."""
+        return list(arrays)
+
+
+ALONE = Alone()
+
+
 @dataclass(frozen=True, slots=True)
 class CountingOptions:
     """How to count.
 
-    `workers` threads share the samples; `batch` samples walk in lock-step; `checkpoint` is where a count that is
-    interrupted goes on; `on_samples` is told of samples as they are counted. None of these changes the counts.
+    `workers` threads and `ranks` processes share the samples, a shard of `shard` samples each at a time; `batch`
+    samples walk in lock-step; `checkpoint` is where a count that is interrupted goes on; `on_samples` is told of
+    samples as they are counted. None of these changes the counts.
     """
 
     workers: int = 1
     batch: int = BATCH
     checkpoint: Checkpoint | None = None
     on_samples: Callable[[int], object] = lambda _: None
+    ranks: Ranks = ALONE
+    shard: int = SHARD
 
 
 ONE_WORKER = CountingOptions()
@@ -160,20 +207,37 @@ def count_samples(counting: Counting, samples: int, options: CountingOptions = O
     """Count samples 0 … samples − 1."""
     if samples < 1 or options.batch < 1 or options.workers < 1:
         raise FedgramError("the numbers of samples, of samples a batch and of workers must be at least 1")
+    ranks, checkpoint = options.ranks, options.checkpoint
     total = counting.zero()
-    if options.checkpoint:
-        total = options.checkpoint.read(total, counting.digest, samples)
+    if checkpoint:
+        total = checkpoint.read(total, counting.digest, samples) if ranks.rank == 0 else total
+        total = _over_ranks(total, ranks)
         options.on_samples(total.samples)
-    for shard in _in_order(counting, samples, total.samples, options):
-        total = total + shard
-        if options.checkpoint:
-            options.checkpoint.write(total, counting.digest)
-    return total
+    shards = [range(a, min(a + options.shard, samples)) for a in range(total.samples, samples, options.shard)]
+    own = _in_order(counting, shards[ranks.rank :: ranks.size], options)
+    part = counting.zero()
+    for _ in range(0, len(shards), ranks.size):  # a shard for every rank, as long as there are some
+        part = part + next(own, counting.zero())
+        if checkpoint:
+            total, part = total + _over_ranks(part, ranks), counting.zero()
+            if ranks.rank == 0:
+                checkpoint.write(total, counting.digest)
+    return total if checkpoint else total + _over_ranks(part, ranks)
 
 
-def _in_order(counting: Counting, samples: int, first: int, options: CountingOptions) -> Iterator[SampleCounts]:
-    """The counts of all shards, one after the other; few of them are in memory at a time."""
-    shards = deque(range(a, min(a + SHARD, samples)) for a in range(first, samples, SHARD))
+def _over_ranks(counts: SampleCounts, ranks: Ranks) -> SampleCounts:
+    """The counts of all ranks; of those without samples nothing but zeros is known."""
+    if ranks.size == 1:
+        return counts
+    numbers = np.array([counts.samples, counts.entropy or 0, counts.entropy is None], np.int64)
+    summed, visits, source_visits, numbers = ranks.sum([counts.summed, counts.visits, counts.source_visits, numbers])
+    samples, entropy, unknown = numbers.tolist()
+    return SampleCounts(counts.topology, summed, visits, source_visits, samples, None if unknown else entropy)
+
+
+def _in_order(counting: Counting, ranges: Sequence[range], options: CountingOptions) -> Iterator[SampleCounts]:
+    """The counts of shards, one after the other; few of them are in memory at a time."""
+    shards = deque(ranges)
     running: deque[Future[SampleCounts]] = deque()
     with ThreadPoolExecutor(options.workers) as pool:
         try:

@@ -19,12 +19,11 @@ from fedgram.automata.counting import TopologyCounts, counts_from_arcs
 from fedgram.automata.topology import Topology, backoff_arcs
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.fixed_point import BITS, SCALE
 from fedgram.core.jit import kernel
 
-BITS = 34
 MOST_VISITS = 1 << (62 - BITS)
-_ENTROPY_BITS = 24
-SCALE = 2.0**BITS
+ENTROPY_BITS = 24
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +62,7 @@ class SampleCounts:
         if entropy is None or self.entropy is None:
             self.entropy = None
         else:
-            self.entropy += int(np.rint(entropy * 2.0**_ENTROPY_BITS).astype(np.int64).sum())
+            self.entropy += int(np.rint(entropy * 2.0**ENTROPY_BITS).astype(np.int64).sum())
 
     def __add__(self, other: "SampleCounts") -> "SampleCounts":
         """The counts of two disjoint sets of samples."""
@@ -84,7 +83,7 @@ class SampleCounts:
     @property
     def source_entropy(self) -> float | None:
         """The source's entropy in nats a sentence, as far as these samples tell."""
-        return None if self.entropy is None else self.entropy * 2.0**-_ENTROPY_BITS / max(self.samples, 1)
+        return None if self.entropy is None else self.entropy * 2.0**-ENTROPY_BITS / max(self.samples, 1)
 
     def counts(self) -> TopologyCounts:
         """C(x, q), C(φ, q) and N(q)."""

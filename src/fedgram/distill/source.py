@@ -37,7 +37,7 @@ class Step:
     """Samples of a batch that are about to say a label.
 
     Attributes:
-        position: How many labels each of them has said.
+        position: How many labels each of them has said, one number where all have said as many.
         sample: Their places in the batch; no sample twice.
         row: The row of `p` that belongs to each.
         word: What each says next; `</s>` for one that ends here, or is cut.
@@ -45,7 +45,7 @@ class Step:
         entropy: The entropy of each row in nats, where the source knows it.
     """
 
-    position: int
+    position: int | LongArray
     sample: LongArray
     row: LongArray
     word: IntArray

@@ -3,7 +3,7 @@
 The cohort's devices are put in order of their work and cut into chunks; a chunk trains as one stack of weights. On a
 GPU a chunk is as large as memory allows; on a CPU it is small for small networks and a single device for large ones,
 where stacking was measured not to pay. Chunks depend on the cohort alone, and sums are exact, so the result does not
-depend on the number of workers that share the chunks (`fedavg/ranks.py`).
+depend on the number of workers that share the chunks (`neural/ranks.py`).
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,6 @@ from torch import Tensor
 from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
-from fedgram.fedavg.ranks import Ranks
 from fedgram.fedavg.task import LOSS, TARGETS, FedAvgState, FederatedAveraging
 from fedgram.federated.cohort import Cohort
 from fedgram.federated.driver import Devices, device_stream
@@ -25,6 +24,7 @@ from fedgram.neural.batching import ClientBatches
 from fedgram.neural.cell import Weights
 from fedgram.neural.local_training import train_clients
 from fedgram.neural.network import as_tensors
+from fedgram.neural.ranks import Ranks
 
 _CPU_STACK = 1_000_000  # weights in a stack that still fits the caches of a CPU
 _GPU_SHARE = 0.5  # of the GPU's memory, for weights and what a step needs

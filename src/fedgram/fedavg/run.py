@@ -12,11 +12,11 @@ import torch
 from fedgram.core.errors import FedgramError
 from fedgram.fedavg.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedgram.fedavg.engine import Chunk, RoundReport, chunk_size, plan_round, prefetched, train_round
-from fedgram.fedavg.ranks import Ranks
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging
 from fedgram.federated.cohort import CohortPlan, choose_cohort
 from fedgram.federated.driver import Devices
 from fedgram.neural.network import WeightArrays, as_tensors
+from fedgram.neural.ranks import Ranks
 from fedgram.neural.scoring import ScoredText, Scores, score
 
 

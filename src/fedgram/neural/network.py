@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedgram.core.arrays import IntArray, Ragged, frozen
+from fedgram.core.arrays import Ragged, frozen
 from fedgram.core.errors import FedgramError, InputError, InvariantError
 from fedgram.core.storage import Artefact, read_artefact, write_artefact
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape
 from fedgram.text.normalize import uncase
-from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary
-from fedgram.text.wordpieces import WordPieces, pieces_from_bytes
+from fedgram.text.vocabulary import SPECIAL, Vocabulary
+from fedgram.text.wordpieces import piece_vocabulary, pieces_from_bytes
 
 KIND, VERSION = "network", 1
 WeightArrays = Mapping[str, NDArray[np.float32]]
@@ -43,7 +43,8 @@ class Coding:
             return Ragged(np.array(self.vocabulary.encode(plain), np.int32), np.arange(len(words) + 1))
         inventory = pieces_from_bytes(self.pieces)
         codes = inventory.encode_words(plain)
-        return Ragged(_piece_ids(inventory)[codes.values], codes.offsets)
+        ids = np.array(self.vocabulary.encode(inventory.pieces), np.int32)
+        return Ragged(ids[codes.values], codes.offsets)
 
     def is_known(self, words: Sequence[str]) -> NDArray[np.bool_]:
         """Whether each word is in 𝒱."""
@@ -59,16 +60,7 @@ def word_coding(frequency: Mapping[str, float], words: int) -> Coding:
 def piece_coding(pieces: bytes, frequency: Mapping[str, float], known: int) -> Coding:
     """Word pieces; 𝒱 are the most frequent words, `known` of them with the three special ones."""
     inventory = pieces_from_bytes(pieces)
-    vocabulary = Vocabulary.of(p for i, p in enumerate(inventory.pieces) if i != inventory.unknown)
-    return Coding(vocabulary, Vocabulary.of(list(frequency)[: known - len(SPECIAL)]), pieces)
-
-
-def _piece_ids(inventory: WordPieces) -> IntArray:
-    """The network's ids of SentencePiece's."""
-    ids = np.arange(len(inventory.pieces), dtype=np.int32) + len(SPECIAL)
-    ids[inventory.unknown :] -= 1
-    ids[inventory.unknown] = UNK
-    return ids
+    return Coding(piece_vocabulary(inventory), Vocabulary.of(list(frequency)[: known - len(SPECIAL)]), pieces)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

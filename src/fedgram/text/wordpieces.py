@@ -27,7 +27,7 @@ import numpy as np
 from fedgram.core.arrays import BoolArray, FloatArray, LongArray, Ragged, frozen, sum_by
 from fedgram.core.errors import FedgramError, InputError, MissingDependencyError
 from fedgram.core.storage import atomic_write
-from fedgram.text.vocabulary import SPECIAL
+from fedgram.text.vocabulary import SPECIAL, Vocabulary
 
 MARK = "▁"
 LONGEST_PIECE = 16
@@ -127,6 +127,11 @@ def _from_model(model: bytes, path: str | Path) -> WordPieces:
     if not np.all(np.isfinite(scores)):
         raise InputError(path, damaged)
     return WordPieces(pieces, frozen(scores), frozen(is_final), unknown[0], processor)
+
+
+def piece_vocabulary(pieces: WordPieces) -> Vocabulary:
+    """The labels of a model of word pieces: `<unk>`, `<s>`, `</s>`, then the inventory's pieces in its order."""
+    return Vocabulary.of(piece for i, piece in enumerate(pieces.pieces) if i != pieces.unknown)
 
 
 def check_codes(pieces: WordPieces, words: Sequence[str]) -> Ragged:

@@ -11,7 +11,7 @@ from fedgram.automata.approximate import approximate
 from fedgram.automata.build import ngrams_of
 from fedgram.automata.compose import compose, compose_model, with_unknown_as_unigram
 from fedgram.automata.counting import TopologyCounts, counts_from_arcs, cross_entropy
-from fedgram.automata.lexicon import piece_vocabulary, spell_words
+from fedgram.automata.lexicon import spell_words
 from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import model_faults
 from fedgram.automata.prune import prune_to_size
@@ -31,7 +31,7 @@ from fedgram.distill.workflow import Budget, final_models, generate
 from fedgram.text.corpus import Corpus
 from fedgram.text.normalize import uncase
 from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
-from fedgram.text.wordpieces import WordPieces, train_pieces
+from fedgram.text.wordpieces import WordPieces, piece_vocabulary, train_pieces
 
 pytest.importorskip("sentencepiece")
 CASED = [sentence.split() for sentence in SENTENCES]

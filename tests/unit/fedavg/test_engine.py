@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fedgram.core.errors import FedgramError
 from fedgram.fedavg.engine import add_changes, chunk_size, plan_round, prefetched, train_round
-from fedgram.fedavg.ranks import Ranks
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging, Schedule, TrainingPlan
 from fedgram.federated.averaging import ServerStep
 from fedgram.federated.cohort import CohortPlan, choose_cohort
@@ -20,6 +19,7 @@ from fedgram.neural.cell import GATES
 from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.model import ModelShape, initial_weights
 from fedgram.neural.network import as_arrays, as_tensors
+from fedgram.neural.ranks import Ranks
 from fedgram.text.population import population_from_messages
 from fedgram.text.vocabulary import Vocabulary
 

@@ -1,13 +1,16 @@
-"""Several processes that share the work of a round: torch.distributed, as torchrun sets it up.
+"""Several processes that share work: torch.distributed, as torchrun sets it up.
 
-Every rank holds the whole state and trains a share of the chunks; one sum a round over all ranks makes them agree
-again. Sums are integers, so they do not depend on the number of ranks.
+In training, every rank holds the whole state and trains a share of the chunks; in counting, a share of the samples.
+Sums over all ranks make them agree again. Sums are integers, so they do not depend on the number of ranks.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgram.core.errors import FedgramError
@@ -25,6 +28,14 @@ class Ranks:
         if self.size > 1:
             for tensor in tensors:
                 torch.distributed.all_reduce(tensor)
+
+    def sum(self, arrays: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+        """The sums of integer arrays over all ranks."""
+        if self.size == 1:
+            return list(arrays)
+        tensors = [torch.from_numpy(array.copy()) for array in arrays]
+        self.add(tensors)
+        return [tensor.numpy() for tensor in tensors]
 
     def same(self, numbers: list[float]) -> list[float]:
         """The numbers of rank 0, on every rank."""

@@ -1,0 +1,79 @@
+"""A recurrent network, of words or of word pieces, as a source.
+
+`</s>` ends a sentence, `<s>` is never said, and `<unk>` is a word like any other: the network has learned where unknown
+words stand, and reads `<unk>` itself. Paper: §4 and §6.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fedgram.automata.topology import Topology
+from fedgram.core.arrays import Ragged
+from fedgram.core.storage import content_digest
+from fedgram.distill.device_counting import DeviceCounting
+from fedgram.distill.sample_approx import SHARD, Counting, PlainCounting
+from fedgram.distill.source import Step
+from fedgram.neural.network import Network
+from fedgram.neural.sampling import MAX_LENGTH, Follower, RecurrentDecoder, Tile, sample_labels, walk
+from fedgram.text.vocabulary import Vocabulary
+
+MANY = 1 << 16
+
+
+class NetworkSource:
+    """A network on a device; sentences are cut at `max_length` labels."""
+
+    has_unknown = True
+    batch = shard = SHARD
+
+    def __init__(self, network: Network, device: torch.device | str = "cpu", *, max_length: int = MAX_LENGTH) -> None:
+        self.network, self.max_length = network, max_length
+        self.decoder = RecurrentDecoder(network, torch.device(device))
+        if self.decoder.device.type != "cpu":
+            self.batch, self.shard = 4 * SHARD, 16 * SHARD
+
+    @property
+    def most_threads(self) -> int:
+        """One is enough to keep a GPU busy."""
+        return MANY if self.decoder.device.type == "cpu" else 1
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The network's words or pieces."""
+        return self.network.coding.vocabulary
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the vocabulary and all weights."""
+        fields = {"vocabulary": self.vocabulary.digest, "max_length": self.max_length}
+        return content_digest(fields, {name: np.asarray(w) for name, w in self.network.weights.items()})
+
+    def sample(self, samples: range, *, seed: int) -> Ragged:
+        """Sentences by number."""
+        return sample_labels(self.decoder, samples, seed=seed, max_length=self.max_length)
+
+    def counting(self, topology: Topology, seed: int) -> Counting:
+        """In compiled code on the CPU, where the network is elsewhere."""
+        if self.decoder.device.type == "cpu":
+            return PlainCounting(self, topology, seed)
+        return DeviceCounting(self, topology, seed)
+
+    def tiles(self, samples: range, *, seed: int, follower: Follower) -> Iterator[Tile]:
+        """The walk where the network is, drawn there as well."""
+        return walk(
+            self.decoder, samples, seed=seed, max_length=self.max_length, compiled=False, follower=follower
+        )  # fmt: skip
+
+    def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
+        """Position by position; samples with the same words so far share a row."""
+        for tile in walk(self.decoder, samples, seed=seed, sentences=sentences, max_length=self.max_length):
+            yield Step(
+                tile.position, tile.sample.cpu().numpy(), tile.row.cpu().numpy(),
+                tile.label.cpu().numpy().astype(np.int32), tile.p.cpu().numpy(), tile.entropy.cpu().numpy(),
+            )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"NetworkSource({self.network.shape}, {self.decoder.device})"

@@ -1,0 +1,290 @@
+"""Sentences drawn from a network, position by position, with the probabilities that they were drawn from.
+
+A batch of samples walks in lock-step. Samples with the same words so far share a *row*: the network's state after these
+words, and the probabilities of what comes next. A sentence that ends leaves the batch. Labels are drawn at temperature
+1 from all of the vocabulary, by inverting the cumulative distribution at a number that depends on the seed, the sample
+and the position alone.
+
+The same samples come out of any batches. Rows are computed in tiles of a fixed number of rows, the last one filled up,
+so that the numbers of a row do not depend on the others; and what is inverted are sums of whole numbers, the
+probabilities in fixed point (`core.fixed_point`), which are those that are counted. On the CPU drawing is compiled,
+elsewhere it is done where the probabilities are, with one synchronisation a position, for the number of rows.
+Paper: §4.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgram.core.arrays import FloatArray, LongArray, Ragged
+from fedgram.core.fixed_point import SCALE
+from fedgram.core.jit import kernel
+from fedgram.core.random import stream_key, uniform_at
+from fedgram.neural.cell import cell_inputs, cell_step
+from fedgram.neural.model import layer_weights
+from fedgram.neural.network import Network
+from fedgram.text.vocabulary import BOS, EOS
+
+MAX_LENGTH = 1000
+CPU_TILE, DEVICE_TILE = 64, 4096
+NEVER = -1e30  # the score of a label that is never said
+_BLOCK = 256
+
+State = tuple[Tensor, ...]  # each with a row for every row
+
+
+class Decoder(Protocol):
+    """A network that reads a label a row and scores the next; scores of `NEVER` make labels impossible."""
+
+    @property
+    def labels(self) -> int:
+        """How many there are."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def begin(self) -> int:
+        """What is read first."""
+
+    @property
+    def end(self) -> int:
+        """The label that ends a sentence."""
+
+    def initial(self, rows: int) -> State:
+        """The state before anything is read."""
+
+    def step(self, state: State, labels: Tensor) -> tuple[State, Tensor]:
+        """The state behind the labels, and the scores of what comes next."""
+
+
+class RecurrentDecoder:
+    """A recurrent network; `<s>` is never said."""
+
+    begin, end = BOS, EOS
+
+    def __init__(self, network: Network, device: torch.device) -> None:
+        self.shape, self.device = network.shape, device
+        weights = {name: torch.from_numpy(w.copy()).to(device) for name, w in network.weights.items()}
+        self.embedding, self.bias = weights["embedding"], weights["output_bias"]
+        self.bias[BOS] = NEVER
+        self.output = self.embedding.t().contiguous()
+        self.layers = [layer_weights(weights, k) for k in range(self.shape.layers)]
+
+    @property
+    def labels(self) -> int:
+        """The size of the vocabulary."""
+        return self.shape.words
+
+    def initial(self, rows: int) -> State:
+        """Zeros: (r, c) of each layer."""
+        sizes = (self.shape.embedding, self.shape.hidden) * self.shape.layers
+        return tuple(torch.zeros(rows, size, device=self.device) for size in sizes)
+
+    def step(self, state: State, labels: Tensor) -> tuple[State, Tensor]:
+        """One step of every layer."""
+        cell, x, after = self.shape.cell_shape(), self.embedding[labels], []
+        for k, layer in enumerate(self.layers):
+            r, c = cell_step(cell, layer, cell_inputs(cell, layer, x), state[2 * k], state[2 * k + 1])
+            x = x + r
+            after += [r, c]
+        return tuple(after), torch.addmm(self.bias, x, self.output)
+
+
+class Follower(Protocol):
+    """Whoever follows the walk by row, such as an automaton that reads the same labels, all on the decoder's device."""
+
+    @property
+    def start(self) -> int:
+        """Where it is before anything is read."""
+
+    def go(self, places: Tensor, labels: Tensor) -> Tensor:
+        """Where it is behind the labels."""
+
+    def cost(self, places: Tensor) -> Tensor:
+        """How much room it will want for each row: whole numbers, known to the host without waiting again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tile:
+    """Some rows at one position, and the samples that they belong to, all on the decoder's device.
+
+    Attributes:
+        position: How many labels each sample has said.
+        sample: Places in the batch, by row.
+        row: The row of `p` that belongs to each.
+        label: What each says next; the end for one that is cut.
+        p: Probabilities of all labels.
+        entropy: The entropy of each row in nats.
+        fixed: `p` in fixed point, in single precision and maybe with columns of zeros more, where drawing made it.
+        place: Where the follower is, by row.
+        cost: The sum of its costs over the rows.
+    """
+
+    position: int
+    sample: Tensor
+    row: Tensor
+    label: Tensor
+    p: Tensor
+    entropy: Tensor
+    fixed: Tensor | None
+    place: Tensor
+    cost: int
+
+
+def walk(
+    decoder: Decoder,
+    samples: range,
+    *,
+    seed: int,
+    sentences: Ragged | None = None,
+    max_length: int = MAX_LENGTH,
+    compiled: bool | None = None,
+    follower: Follower | None = None,
+) -> Iterator[Tile]:
+    """Go through the samples of these numbers, or through `sentences` that have been drawn already.
+
+    `compiled` says how to draw; by default as is fastest on the device. The labels are the same.
+    """
+    device = decoder.device
+    compiled = device.type == "cpu" if compiled is None else compiled
+    tile, key = CPU_TILE if device.type == "cpu" else DEVICE_TILE, stream_key(seed, "sample")
+    alive = torch.arange(len(samples), device=device)  # by row
+    row, parent = torch.zeros_like(alive), torch.zeros(1, dtype=torch.int64, device=device)
+    read, state = torch.full_like(parent, decoder.begin), decoder.initial(1)
+    place = torch.full_like(parent, follower.start if follower else 0)
+    for position in range(max_length + 1):
+        if not len(alive):
+            return
+        rows = len(read)
+        given = _given(sentences, position, decoder.end).to(device)[alive] if sentences else None
+        if position == max_length:
+            given = torch.full_like(alive, decoder.end)
+        u = _uniforms(key, samples, alive, position)
+        cuts = torch.arange(0, rows + tile, tile, device=device)
+        costs = torch.nn.functional.pad((follower.cost(place) if follower else place).cumsum(0), (1, 0))
+        bounds, costs_until = torch.stack([torch.searchsorted(row, cuts), costs[cuts.clamp(max=rows)]]).tolist()
+        states, labels = [], []
+        for t, first in enumerate(range(0, rows, tile)):
+            at, n = torch.arange(first, first + tile, device=device).clamp_(max=rows - 1), min(tile, rows - first)
+            with torch.inference_mode():
+                after, scores = decoder.step(tuple(s[parent[at]] for s in state), read[at])
+                scores = scores[:n]
+                p = torch.softmax(scores, 1)
+                own = slice(bounds[t], bounds[t + 1])
+                draw = _draw_compiled if compiled else _draw_on_device
+                label, entropy, fixed = draw(p, scores, row[own] - first, u[own], None if given is None else given[own])
+            states.append(tuple(s[:n] for s in after))
+            labels.append(label)
+            here, cost = place[first : first + n], costs_until[t + 1] - costs_until[t]
+            yield Tile(position, alive[own], row[own] - first, label, p, entropy, fixed, here, cost)
+        state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+        label = torch.cat(labels)
+        goes_on = label != decoder.end
+        alive, pair = alive[goes_on], row[goes_on] * decoder.labels + label[goes_on]
+        pairs, row = torch.unique(pair, return_inverse=True)
+        row, order = torch.sort(row, stable=True)
+        alive, parent, read = alive[order], pairs // decoder.labels, pairs % decoder.labels
+        place = follower.go(place[parent], read) if follower else torch.zeros_like(parent)
+
+
+def sample_labels(decoder: Decoder, samples: range, *, seed: int, max_length: int = MAX_LENGTH) -> Ragged:
+    """The samples of these numbers, without the end, cut at `max_length` labels."""
+    places, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    for tile in walk(decoder, samples, seed=seed, max_length=max_length):
+        goes_on = tile.label != decoder.end
+        places.append(tile.sample[goes_on].cpu().numpy())
+        labels.append(tile.label[goes_on].cpu().numpy().astype(np.int32))
+    place = np.concatenate(places)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=len(samples)))]).astype(np.int64)
+    return Ragged(np.concatenate(labels)[np.argsort(place, kind="stable")], offsets)
+
+
+def _given(sentences: Ragged, position: int, end: int) -> Tensor:
+    """What every sentence says at a position, the end where there is no more."""
+    at, said = sentences.offsets[:-1] + position, np.append(sentences.values, end).astype(np.int64)
+    return torch.from_numpy(said[np.where(at < sentences.offsets[1:], at, len(sentences.values))])
+
+
+def _uniforms(key: np.uint64, samples: range, alive: Tensor, position: int) -> Tensor:
+    """The numbers of this position; those of all samples where asking which are alive would have to wait."""
+    if alive.device.type == "cpu":
+        return torch.from_numpy(_uniforms_at(key, alive.numpy() + samples.start, position))
+    numbers = torch.from_numpy(_uniforms_at(key, np.arange(samples.start, samples.stop), position))
+    return numbers.pin_memory().to(alive.device, non_blocking=True)[alive]
+
+
+@kernel
+def _uniforms_at(key: np.uint64, samples: LongArray, position: int) -> FloatArray:
+    result = np.empty(len(samples))
+    for i in range(len(samples)):
+        result[i] = uniform_at(key, samples[i], position)
+    return result
+
+
+Drawn = tuple[Tensor, Tensor, Tensor | None]  # labels, entropies, and the fixed-point probabilities
+
+
+def _draw_on_device(p: Tensor, scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None) -> Drawn:
+    """In tensor operations. Sums of whole numbers below 2⁵³ are exact in double precision, in any order."""
+    n, labels = p.shape
+    top = p.argmax(1, keepdim=True)
+    log_z = (scores.gather(1, top) - p.gather(1, top).log()).squeeze(1)
+    entropy = log_z.double() - torch.linalg.vecdot(p, scores).double()
+    fixed = p.new_empty(n, labels + -labels % _BLOCK)
+    fixed[:, labels:] = 0.0
+    torch.mul(p, SCALE, out=fixed[:, :labels])
+    fixed.round_()
+    if given is not None:
+        return given, entropy, fixed
+    blocks = fixed.view(n, -1, _BLOCK)
+    cumulative = blocks.sum(2, dtype=torch.float64).cumsum(1)
+    own = cumulative[row]
+    target = torch.minimum((u * own[:, -1]).floor_(), own[:, -1] - 1.0).unsqueeze(1)
+    block = torch.searchsorted(own, target, right=True)
+    before = own.gather(1, (block - 1).clamp_(min=0)) * (block > 0)
+    inner = blocks[row, block.squeeze(1)].double().cumsum(1) + before
+    label = block * _BLOCK + torch.searchsorted(inner, target, right=True)
+    return label.squeeze(1), entropy, fixed
+
+
+def _draw_compiled(p: Tensor, scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None) -> Drawn:
+    """The same in a compiled kernel."""
+    label = np.empty(len(row), np.int64)
+    entropy = _draw(p.numpy(), scores.numpy(), row.numpy(), u.numpy(), label)
+    return torch.from_numpy(label) if given is None else given, torch.from_numpy(entropy), None
+
+
+@kernel
+def _draw(
+    p: NDArray[np.floating[Any]], scores: NDArray[np.floating[Any]], row: LongArray, u: FloatArray, label: LongArray
+) -> FloatArray:
+    """Entropies by row; labels by sample, sorted by row. H = log Z − Σ p·score, with log Z from the top label."""
+    fixed, entropy = np.empty(p.shape[1], np.int64), np.empty(len(p))
+    i = 0
+    for r in range(len(p)):
+        line, score = p[r], scores[r]
+        total, most, mean, top = np.int64(0), np.int64(0), np.int64(0), 0
+        for x in range(len(line)):
+            fixed[x] = np.int64(np.rint(line[x] * SCALE))
+            total += fixed[x]
+            most = max(most, fixed[x])
+            mean += np.int64(np.rint(line[x] * score[x] * SCALE))
+        while fixed[top] != most:
+            top += 1
+        entropy[r] = score[top] - np.log(line[top]) - mean / SCALE
+        while i < len(row) and row[i] == r:
+            target = min(int(u[i] * total), total - 1)
+            x, cumulative = 0, fixed[0]
+            while cumulative <= target:
+                x += 1
+                cumulative += fixed[x]
+            label[i] = x
+            i += 1
+    return entropy

@@ -1,0 +1,53 @@
+"""Networks as sources: counts as the paper defines them, the same bits by any way to count, batches and workers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.reference.random_models import random_topology
+from tests.reference.sample_counting import count_visits
+from tests.reference.tiny_networks import tiny_network
+
+from fedgram.automata.topology import Topology
+from fedgram.distill.device_counting import DeviceCounting
+from fedgram.distill.network_source import NetworkSource
+from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples
+from fedgram.distill.sample_counts import SampleCounts
+
+WORDS = 14
+
+
+def case(seed: int, **shape: Any) -> tuple[NetworkSource, Topology]:
+    source = NetworkSource(tiny_network(seed, words=WORDS, **shape), max_length=8)
+    rng = np.random.default_rng(seed)
+    return source, random_topology(rng, order=int(rng.integers(1, 5)), words=WORDS - 3, ngrams=60)
+
+
+def same(a: SampleCounts, b: SampleCounts) -> bool:
+    return a.samples == b.samples and np.array_equal(a.summed, b.summed) and np.array_equal(a.visits, b.visits)
+
+
+def test_counts_match_the_definition() -> None:
+    for seed in range(6):
+        source, topology = case(seed, layers=1 + seed % 2)
+        counted = count_samples(PlainCounting(source, topology, seed), 80).counts()
+        defined = count_visits(source, topology, range(80), seed)
+        np.testing.assert_allclose(counted.arc, defined.arc, atol=1e-5)
+        np.testing.assert_allclose(counted.backoff, defined.backoff, atol=1e-4)
+        np.testing.assert_array_equal(counted.visits, defined.visits)
+
+
+def test_counts_are_the_same_bits_for_any_way_batches_and_workers() -> None:
+    for seed in range(8):
+        source, topology = case(seed)
+        compiled, device = PlainCounting(source, topology, seed), DeviceCounting(source, topology, seed)
+        whole, entropy = count_samples(compiled, 300), count_samples(device, 300).source_entropy
+        assert whole.source_entropy == pytest.approx(entropy, abs=1e-4)
+        for batch, workers in [(11, 1), (64, 2), (300, 1)]:
+            options = CountingOptions(workers, batch, shard=100)
+            for counting in (compiled, device):
+                again = count_samples(counting, 300, options)
+                assert same(whole, again)
+            assert count_samples(compiled, 300, options).entropy == whole.entropy
+        assert not same(whole, count_samples(PlainCounting(source, topology, seed + 1), 300))
+    assert compiled.digest == device.digest
