@@ -170,3 +170,20 @@ def test_a_network_is_evaluated_as_it_is_scored(fedgram: Callable[..., Any], fol
     judged = fedgram("evaluate", output, "--users", users, "--split", "test", "--json")
     for name in ("top1", "top3", "perplexity", "sll", "sll_e"):
         assert judged["models"][0][name]["value"] == pytest.approx(scores[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize("command", ["train", "pretrain", "score", "evaluate"])
+def test_without_torch_one_line_says_what_to_install(
+    refused: Callable[..., str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in [n for n in sys.modules if n.startswith(("fedgram.neural", "fedgram.fedavg"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    users, words, output = folder / "users.arrow", folder / "words.tsv", tmp_path / "R.safetensors"
+    more = {
+        "train": ["--users", users, "--unigrams", words, "-o", output],
+        "pretrain": [words, "--unigrams", words, "-o", output],
+        "score": [output, "--users", users],
+        "evaluate": [output, "--users", users],
+    }[command]
+    assert "fedgram[neural]" in refused(command, *more)

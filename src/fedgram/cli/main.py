@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fedgram import __version__
-from fedgram.core.errors import FedgramError
+from fedgram.core.errors import FedgramError, MissingDependencyError
 
 _GROUPS = {
     "bench-device": ("fedgram.cli.bench_device", "Measure the size and speed of an lm.fgram."),
@@ -31,6 +31,10 @@ _GROUPS = {
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
     "workflow": ("fedgram.cli.workflow", "Run Algorithm 1: eight n-gram models from two sources."),
 }
+
+
+# Packages that many modules import at their top: what they are for, and the extra that brings them.
+_EXTRAS = {"torch": ("networks", "neural"), "triton": ("training on a GPU", "neural")}
 
 
 class LazyGroup(click.Group):
@@ -88,6 +92,10 @@ def run(arguments: list[str]) -> int:
         return _fail(error.format_message())
     except FedgramError as error:
         return _fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            raise
+        return _fail(str(MissingDependencyError(*_EXTRAS[error.name])))
     except (KeyboardInterrupt, click.Abort):
         click.echo("fedgram: interrupted", err=True)
         return 130

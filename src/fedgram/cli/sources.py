@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedgram.core.errors import FedgramError, MissingDependencyError
+from fedgram.core.errors import FedgramError
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.sample_approx import ALONE, BATCH, SHARD, CountingOptions, Ranks
 from fedgram.distill.source import NGramSource, SourceModel
@@ -24,10 +24,8 @@ def open_source(name: str, *, device: str) -> SourceModel:
 
 
 def _open_network(name: str, device: str) -> SourceModel:
-    try:
-        import torch
-    except ImportError:
-        raise MissingDependencyError("distilling a network", "neural") from None
+    import torch
+
     from fedgram.distill.network_source import NetworkSource
     from fedgram.neural.devices import choose_device
     from fedgram.neural.network import read_network

@@ -40,13 +40,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What became of a round's devices: `empty` had no words, the updates of `refused` were not finite."""
+    """How many of a round's devices report, how many of them have no words, and the targets of the others."""
 
     reports: int
     empty: int
-    refused: int
     targets: int
-    padding: float
 
 
 def train_round(
@@ -91,9 +89,7 @@ def plan_round(
         streams: list[Stream] = [device_stream(seed, round_number, c) for c in own]
         batches = task.batches([data[c] for c in own], streams)
         chunks.append(_ordered(batches, np.array([task.weight(len(data[c].sentences)) for c in own])))
-    targets = sum(c.batches.tokens for c in chunks)
-    positions = sum(int(c.batches.steps.sum()) * int(np.prod(c.batches.words.shape[2:])) for c in chunks)
-    report = RoundReport(len(clients), len(clients) - len(busy), 0, targets, 1.0 - targets / max(positions, 1))
+    report = RoundReport(len(clients), len(clients) - len(busy), sum(c.batches.tokens for c in chunks))
     return chunks, report
 
 
