@@ -30,11 +30,12 @@ def supports(shape: ModelShape) -> bool:
     return shape.cell == "cifg" and shape.groups == 1
 
 
-def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: float, inner: Any) -> Tensor:
+def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: Tensor, inner: Any) -> Tensor:
     """Take one step for every client; returns each client's summed loss before it.
 
-    `words` and `targets` are [clients, length, rows]; the loss that is descended is the mean over a client's targets.
-    `inner` holds the inner functions: this module, or `gpu_kernels`.
+    `words` and `targets` are [clients, length, rows]; the loss that is descended is the mean over a client's targets,
+    and one that has none stays as it is. The rate lies beside the weights. `inner` holds the inner functions: this
+    module, or `gpu_kernels`.
     """
     clients, length, rows = words.shape
     asked = targets != NOTHING
@@ -85,7 +86,7 @@ def _forward(layer: Weights, x: Tensor, keep: Tensor, inner: Any) -> _Pass:
     return _Pass(x, a, b, h, r, c, U, P)
 
 
-def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, rate: float, inner: Any) -> Tensor:
+def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, rate: Tensor, inner: Any) -> Tensor:
     """Change the layer's weights; returns the gradient of its input, given that of x + r."""
     length, U, P = dout.shape[1], made.recurrent.mT, made.projection.mT
     da, db, dz, dn = (torch.empty_like(like) for like in (made.a, made.b, made.a, made.h))
@@ -103,9 +104,9 @@ def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, rate: flo
     for weight, left, right in (
         (W, made.x, da), (layer["recurrent"].squeeze(1), r_in, db), (layer["projection"], made.h, dr)
     ):  # fmt: skip
-        weight.baddbmm_(left.flatten(1, 2).mT, right, alpha=-rate)
+        weight.baddbmm_((left.flatten(1, 2) * -rate).mT, right)
     for name, slope in slopes.items():
-        layer[name].sub_(slope, alpha=rate)
+        layer[name].sub_(slope.mul_(rate))
     return dx
 
 
@@ -170,7 +171,7 @@ def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) ->
 
 
 def softmax_step(
-    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: float
+    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: Tensor
 ) -> tuple[Tensor, Tensor]:
     """By position −log p of the target and the gradient of h; takes the step of embedding and bias as an output layer.
 
@@ -183,16 +184,16 @@ def softmax_step(
     p *= share.unsqueeze(-1)
     p.scatter_add_(-1, at, -share.unsqueeze(-1))
     dh = torch.bmm(p, embedding)
-    embedding.baddbmm_(p.mT, h, alpha=-rate)
-    bias.sub_(p.sum(dim=1), alpha=rate)
+    embedding.baddbmm_(p.mT, h * -rate)
+    bias.sub_(p.sum(dim=1).mul_(rate))
     return loss, dh
 
 
-def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: float) -> None:
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: Tensor) -> None:
     """Take the step of the embedding as an input layer."""
     clients, size, width = embedding.shape
     rows = (words + size * torch.arange(clients, device=words.device).unsqueeze(1)).flatten()
-    embedding.view(-1, width).index_add_(0, rows, dx.reshape(-1, width), alpha=-rate)
+    embedding.view(-1, width).index_add_(0, rows, dx.reshape(-1, width) * -rate)
 
 
 def _gates(layer: Weights, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

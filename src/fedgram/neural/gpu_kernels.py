@@ -28,7 +28,7 @@ _PROGRAMS = 1024  # enough to fill a GPU
 
 
 def softmax_step(
-    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: float
+    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: Tensor
 ) -> tuple[Tensor, Tensor]:
     """As `explicit_step.softmax_step`."""
     clients, size, width = embedding.shape
@@ -57,25 +57,25 @@ def softmax_step(
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
     step_kernel[clients, vocabulary_tiles](
-        operand, embedding, bias, level - share.log(), positions, size, rate, width,
+        operand, embedding, bias, level - share.log(), rate, positions, size, width,
         POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4, num_stages=2,
     )  # fmt: skip
-    _subtract(embedding, bias, at, h, share, -rate)
+    _subtract(embedding, bias, at, h, share, rate, -1.0)
     return loss, dh
 
 
-def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: float) -> None:
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: Tensor) -> None:
     """As `explicit_step.subtract_rows`."""
-    _subtract(embedding, None, words, dx, None, rate)
+    _subtract(embedding, None, words, dx, None, rate, 1.0)
 
 
 def _subtract(
-    embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None, rate: float
+    embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None, rate: Tensor, sign: float
 ) -> None:
-    """Subtract rate·scale·dx from the embeddings of words, and rate·scale from their biases."""
+    """Subtract sign·rate·scale·dx from the embeddings of words, and sign·rate·scale from their biases."""
     clients, size, width = embedding.shape
     subtract_rows_kernel[(clients,)](
-        embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width, rate,
+        embedding, bias, words.contiguous(), dx.contiguous(), scale, rate, words.shape[1], size, width, sign,
         BIASED=bias is not None, WIDTH=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
 

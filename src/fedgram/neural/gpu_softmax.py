@@ -49,11 +49,11 @@ def attend_kernel(
 
 @triton.jit
 def step_kernel(
-    h_at, embedding_at, bias_at, level_at, positions, size, rate,
+    h_at, embedding_at, bias_at, level_at, rate_at, positions, size,
     width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For a tile of words: subtract rate·pᵀ·h from the embedding, and p's sum over positions from the bias."""
-    client = tl.program_id(0).to(tl.int64)
+    client, rate = tl.program_id(0).to(tl.int64), tl.load(rate_at)
     bias_at += client * size
     h_at += client * positions * width
     v, d = tl.program_id(1) * WORDS + tl.arange(0, WORDS), tl.arange(0, WIDTH)
@@ -79,12 +79,12 @@ def step_kernel(
 
 @triton.jit
 def subtract_rows_kernel(
-    embedding_at, bias_at, words_at, dx_at, scale_at, positions, size, width, rate,
+    embedding_at, bias_at, words_at, dx_at, scale_at, rate_at, positions, size, width, sign,
     BIASED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A program a client, position after position: a word that occurs twice is changed twice, always in this order."""
     client = tl.program_id(0).to(tl.int64)
-    d = tl.arange(0, WIDTH)
+    d, rate = tl.arange(0, WIDTH), sign * tl.load(rate_at)
     for n in range(positions):
         row = client * positions + n
         word = client * size + tl.load(words_at + row)

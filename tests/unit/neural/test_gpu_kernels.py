@@ -23,7 +23,7 @@ for inner in (explicit_step, gpu_kernels):
     stack = {{name: w.clone() for name, w in start.items()}}
     for t in range(min({steps}, packed.words.shape[1])):
         words, targets = (torch.from_numpy(a).long().mT.contiguous()[:, t] for a in (packed.words, packed.targets))
-        loss = explicit_step.descend(shape, stack, words, targets, 0.1, inner)
+        loss = explicit_step.descend(shape, stack, words, targets, torch.tensor([0.1]), inner)
     stacks.append({{**stack, "loss": loss}})
 for name in stacks[0]:
     assert name == "loss" or not torch.equal(stacks[0][name], start[name]), name
