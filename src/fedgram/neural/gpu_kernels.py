@@ -28,23 +28,23 @@ _PROGRAMS = 1024  # enough to fill a GPU
 
 
 def softmax_step(
-    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: Tensor
+    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor
 ) -> tuple[Tensor, Tensor]:
     """As `explicit_step.softmax_step`."""
     clients, size, width = embedding.shape
     h, targets, share = h.contiguous(), targets.contiguous(), share.contiguous()
     positions = h.shape[1]
-    block = max(16, triton.next_power_of_2(width))
-    tile = min(128, max(16, _TILE // block))
+    left, right = _parts(width)
+    tile = min(128, max(16, _TILE // triton.next_power_of_2(left + right)))
     tiles, vocabulary_tiles = triton.cdiv(positions, tile), triton.cdiv(size, _WORDS)
     splits = min(max(1, _PROGRAMS // (clients * tiles)), vocabulary_tiles)
     span = triton.cdiv(vocabulary_tiles, splits) * _WORDS
     operand = h.to(torch.bfloat16) if PRECISION == "bf16" else h
     largest, total = h.new_empty(2, clients, splits, positions)
     mean = h.new_empty(clients, splits, positions, width)
-    sizes = {"POSITIONS": tile, "WORDS": _WORDS, "WIDTH": block, "PRECISION": PRECISION}
+    sizes = {"WORDS": _WORDS, "LEFT": left, "RIGHT": right, "PRECISION": PRECISION}
     attend_kernel[clients, tiles, splits](
-        operand, embedding, bias, largest, total, mean, positions, size, span, splits, width, **sizes, num_warps=4
+        operand, embedding, bias, largest, total, mean, positions, size, span, splits, width, POSITIONS=tile, **sizes, num_warps=4
     )
     peak = largest.amax(dim=1)
     part = (largest - peak.unsqueeze(1)).exp()
@@ -57,25 +57,35 @@ def softmax_step(
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
     step_kernel[clients, vocabulary_tiles](
-        operand, embedding, bias, level - share.log(), rate, positions, size, width,
-        POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4, num_stages=2,
+        operand, embedding, bias, level - share.log(), positions, size, width,
+        POSITIONS=32, **sizes, num_warps=4, num_stages=2,
     )  # fmt: skip
-    _subtract(embedding, bias, at, h, share, rate, -1.0)
+    _subtract(embedding, bias, at, h, -share)
     return loss, dh
 
 
-def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: Tensor) -> None:
+def _parts(width: int) -> tuple[int, int]:
+    """A width as two powers of two, the second maybe 0, with little left over."""
+    left = max(16, triton.next_power_of_2(width))
+    half = left // 2
+    if half < 16 or width <= half:
+        return left, 0
+    right = max(16, triton.next_power_of_2(width - half))
+    return (half, right) if right < half else (left, 0)
+
+
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
     """As `explicit_step.subtract_rows`."""
-    _subtract(embedding, None, words, dx, None, rate, 1.0)
+    _subtract(embedding, None, words, dx, None)
 
 
 def _subtract(
-    embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None, rate: Tensor, sign: float
+    embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None
 ) -> None:
-    """Subtract sign·rate·scale·dx from the embeddings of words, and sign·rate·scale from their biases."""
+    """Subtract scale·dx from the embeddings of words, and the scale from their biases."""
     clients, size, width = embedding.shape
     subtract_rows_kernel[(clients,)](
-        embedding, bias, words.contiguous(), dx.contiguous(), scale, rate, words.shape[1], size, width, sign,
+        embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width,
         BIASED=bias is not None, WIDTH=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ from fedgram.neural.network import Network
 from fedgram.text.vocabulary import BOS, EOS
 
 MAX_LENGTH = 1000
-CPU_TILE, DEVICE_TILE = 64, 8192
+CPU_TILE, DEVICE_TILE = 64, 16384
 NEVER = -1e30  # the score of a label that is never said
 _BLOCK = 256
 
@@ -212,14 +212,12 @@ def walk(
 
 def sample_labels(decoder: Decoder, samples: range, *, seed: int, max_length: int = MAX_LENGTH) -> Ragged:
     """The samples of these numbers, without the end, cut at `max_length` labels."""
-    places, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
-    for tile in walk(decoder, samples, seed=seed, max_length=max_length):
-        goes_on = tile.label != decoder.end
-        places.append(tile.sample[goes_on].cpu().numpy())
-        labels.append(tile.label[goes_on].cpu().numpy().astype(np.int32))
-    place = np.concatenate(places)
+    tiles = [(tile.sample, tile.label) for tile in walk(decoder, samples, seed=seed, max_length=max_length)]
+    place, label = (torch.cat(parts).cpu().numpy() for parts in zip(*tiles, strict=True))
+    goes_on = label != decoder.end
+    place, label = place[goes_on], label[goes_on].astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=len(samples)))]).astype(np.int64)
-    return Ragged(np.concatenate(labels)[np.argsort(place, kind="stable")], offsets)
+    return Ragged(label[np.argsort(place, kind="stable")], offsets)
 
 
 def _given(sentences: Ragged, position: int, end: int) -> Tensor:

@@ -13,7 +13,7 @@ from fedgram.neural.batching import pack_clients
 from fedgram.neural.model import ModelShape, initial_weights
 
 gpu_kernels.PRECISION, gpu_kernels._PROGRAMS = "ieee", {programs}
-shape = ModelShape({words}, 12, 20, layers={layers})
+shape = ModelShape({words}, {width}, 20, layers={layers})
 rng = np.random.default_rng(0)
 sentences = [[rng.integers(3, {words}, rng.integers(1, 9)).tolist() for _ in range({sentences})] for _ in range(2)]
 packed = pack_clients([Ragged.from_rows(s) for s in sentences], rows={rows}, length=9)
@@ -32,9 +32,9 @@ for name in stacks[0]:
 
 
 CASES = [
-    {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2},
-    {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1},
-    {"words": 70, "rows": 16, "programs": 1024, "layers": 1, "sentences": 20, "steps": 1},
+    {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2, "width": 12},
+    {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1, "width": 44},
+    {"words": 70, "rows": 16, "programs": 1024, "layers": 1, "sentences": 20, "steps": 1, "width": 40},
 ]
 
 
