@@ -34,7 +34,7 @@ class NetworkSource:
         self.network, self.max_length = network, max_length
         self.decoder = _decoder(network, torch.device(device))
         if self.decoder.device.type != "cpu":
-            self.batch = self.shard = 32 * SHARD
+            self.batch = self.shard = 128 * SHARD
 
     @property
     def most_threads(self) -> int:

@@ -173,9 +173,7 @@ def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) ->
     }  # fmt: skip
 
 
-def softmax_step(
-    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor
-) -> tuple[Tensor, Tensor]:
+def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """By position −log p of the target and the gradient of h; takes the step of embedding and bias as an output layer.
 
     h is [clients, positions, N_e]; `share` is each position's share of the loss times the rate, 0 where nothing is

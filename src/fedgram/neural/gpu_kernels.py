@@ -27,24 +27,35 @@ _WORDS = 64
 _PROGRAMS = 1024  # enough to fill a GPU
 
 
-def softmax_step(
-    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor
-) -> tuple[Tensor, Tensor]:
+def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """As `explicit_step.softmax_step`."""
     clients, size, width = embedding.shape
     h, targets, share = h.contiguous(), targets.contiguous(), share.contiguous()
     positions = h.shape[1]
-    left, right = _parts(width)
-    tile = min(128, max(16, _TILE // triton.next_power_of_2(left + right)))
+    block = max(16, triton.next_power_of_2(width))
+    tile = min(128, max(16, _TILE // block))
     tiles, vocabulary_tiles = triton.cdiv(positions, tile), triton.cdiv(size, _WORDS)
     splits = min(max(1, _PROGRAMS // (clients * tiles)), vocabulary_tiles)
     span = triton.cdiv(vocabulary_tiles, splits) * _WORDS
     operand = h.to(torch.bfloat16) if PRECISION == "bf16" else h
     largest, total = h.new_empty(2, clients, splits, positions)
     mean = h.new_empty(clients, splits, positions, width)
-    sizes = {"WORDS": _WORDS, "LEFT": left, "RIGHT": right, "PRECISION": PRECISION}
+    sizes = {"WORDS": _WORDS, "WIDTH": block, "PRECISION": PRECISION}
     attend_kernel[clients, tiles, splits](
-        operand, embedding, bias, largest, total, mean, positions, size, span, splits, width, POSITIONS=tile, **sizes, num_warps=4
+        operand,
+        embedding,
+        bias,
+        largest,
+        total,
+        mean,
+        positions,
+        size,
+        span,
+        splits,
+        width,
+        POSITIONS=tile,
+        **sizes,
+        num_warps=4,
     )
     peak = largest.amax(dim=1)
     part = (largest - peak.unsqueeze(1)).exp()
@@ -64,24 +75,12 @@ def softmax_step(
     return loss, dh
 
 
-def _parts(width: int) -> tuple[int, int]:
-    """A width as two powers of two, the second maybe 0, with little left over."""
-    left = max(16, triton.next_power_of_2(width))
-    half = left // 2
-    if half < 16 or width <= half:
-        return left, 0
-    right = max(16, triton.next_power_of_2(width - half))
-    return (half, right) if right < half else (left, 0)
-
-
 def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
     """As `explicit_step.subtract_rows`."""
     _subtract(embedding, None, words, dx, None)
 
 
-def _subtract(
-    embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None
-) -> None:
+def _subtract(embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None) -> None:
     """Subtract scale·dx from the embeddings of words, and the scale from their biases."""
     clients, size, width = embedding.shape
     subtract_rows_kernel[(clients,)](

@@ -16,96 +16,64 @@ def product_kernel(left, right, PRECISION: tl.constexpr):
 
 @triton.jit
 def attend_kernel(
-    h_at, embedding_at, bias_at, largest_at, total_at, mean_at, positions, size, span, splits, width: tl.constexpr,
-    POSITIONS: tl.constexpr, WORDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
+    h_at, embedding_at, bias_at, largest_at, total_at, mean_at, positions, size, span, splits,
+    width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """For a tile of positions and a span of words: max, Σ exp(logit − max), and Σ exp(logit − max)·E.
-
-    Tiles are as wide as powers of two. The width comes in two parts, LEFT and RIGHT, so that little of them is empty.
-    """
+    """For a tile of positions and a span of words: max, Σ exp(logit − max), and Σ exp(logit − max)·E."""
     client, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     embedding_at += client * size * width
     bias_at += client * size
     n = tl.program_id(1) * POSITIONS + tl.arange(0, POSITIONS)
-    h_at += client * positions * width + n[:, None] * width
-    d, inside = tl.arange(0, LEFT)[None, :], (n < positions)[:, None]
-    h = tl.load(h_at + d, inside & (d < width), 0.0)
-    mean = tl.zeros((POSITIONS, LEFT), tl.float32)
-    if RIGHT:
-        d2 = LEFT + tl.arange(0, RIGHT)[None, :]
-        h2 = tl.load(h_at + d2, inside & (d2 < width), 0.0)
-        mean2 = tl.zeros((POSITIONS, RIGHT), tl.float32)
+    d = tl.arange(0, WIDTH)
+    inside = (n[:, None] < positions) & (d[None, :] < width)
+    h = tl.load(h_at + client * positions * width + n[:, None] * width + d[None, :], inside, 0.0)
     largest = tl.full((POSITIONS,), -1e30, tl.float32)
     total = tl.zeros((POSITIONS,), tl.float32)
+    mean = tl.zeros((POSITIONS, WIDTH), tl.float32)
     for first in range(split * span, tl.minimum((split + 1) * span, size), WORDS):
         v = first + tl.arange(0, WORDS)
-        known = (v < size)[:, None]
-        at = embedding_at + v[:, None] * width
-        e = tl.load(at + d, known & (d < width), 0.0)
-        logit = product_kernel(h, tl.trans(e), PRECISION) + tl.load(bias_at + v, v < size, -1e30)[None, :]
-        if RIGHT:
-            e2 = tl.load(at + d2, known & (d2 < width), 0.0)
-            logit += product_kernel(h2, tl.trans(e2), PRECISION)
+        e = tl.load(embedding_at + v[:, None] * width + d[None, :], (v[:, None] < size) & (d[None, :] < width), 0.0)
+        bias = tl.load(bias_at + v, v < size, -1e30)
+        logit = product_kernel(h, tl.trans(e), PRECISION) + bias[None, :]
         peak = tl.maximum(largest, tl.max(logit, 1))
         shrink = tl.exp(largest - peak)
         p = tl.exp(logit - peak[:, None])
         total = total * shrink + tl.sum(p, 1)
         mean = mean * shrink[:, None] + product_kernel(p, e, PRECISION)
-        if RIGHT:
-            mean2 = mean2 * shrink[:, None] + product_kernel(p, e2, PRECISION)
         largest = peak
     row = (client * splits + split) * positions + n
     tl.store(largest_at + row, largest, n < positions)
     tl.store(total_at + row, total, n < positions)
-    mean_at += row[:, None] * width
-    tl.store(mean_at + d, mean, inside & (d < width))
-    if RIGHT:
-        tl.store(mean_at + d2, mean2, inside & (d2 < width))
+    tl.store(mean_at + (client * splits + split) * positions * width + n[:, None] * width + d[None, :], mean, inside)
 
 
 @triton.jit
 def step_kernel(
-    h_at, embedding_at, bias_at, level_at, positions, size, width: tl.constexpr,
-    POSITIONS: tl.constexpr, WORDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
+    h_at, embedding_at, bias_at, level_at, positions, size,
+    width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For a tile of words: subtract pᵀ·h from the embedding, and p's sum over positions from the bias."""
     client = tl.program_id(0).to(tl.int64)
     bias_at += client * size
     h_at += client * positions * width
-    v = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
-    known, at = (v < size)[:, None], embedding_at + client * size * width + v[:, None] * width
-    d = tl.arange(0, LEFT)[None, :]
-    e = tl.load(at + d, known & (d < width), 0.0)
-    slope = tl.zeros((WORDS, LEFT), tl.float32)
-    if RIGHT:
-        d2 = LEFT + tl.arange(0, RIGHT)[None, :]
-        e2 = tl.load(at + d2, known & (d2 < width), 0.0)
-        slope2 = tl.zeros((WORDS, RIGHT), tl.float32)
+    v, d = tl.program_id(1) * WORDS + tl.arange(0, WORDS), tl.arange(0, WIDTH)
+    at = embedding_at + client * size * width + v[:, None] * width + d[None, :]
+    inside = (v[:, None] < size) & (d[None, :] < width)
+    e = tl.load(at, inside, 0.0)
     if PRECISION == "bf16":
         e = e.to(tl.bfloat16)
-        if RIGHT:
-            e2 = e2.to(tl.bfloat16)
     bias = tl.load(bias_at + v, v < size, -1e30)
+    slope = tl.zeros((WORDS, WIDTH), tl.float32)
     bias_slope = tl.zeros((WORDS,), tl.float32)
     for first in range(0, positions, POSITIONS):
         n = first + tl.arange(0, POSITIONS)
-        asked, row_at = (n < positions)[:, None], h_at + n[:, None] * width
-        h = tl.load(row_at + d, asked & (d < width), 0.0)
+        h = tl.load(h_at + n[:, None] * width + d[None, :], (n[:, None] < positions) & (d[None, :] < width), 0.0)
         level = tl.load(level_at + client * positions + n, n < positions, float("inf"))
-        logit = product_kernel(e, tl.trans(h), PRECISION)
-        if RIGHT:
-            h2 = tl.load(row_at + d2, asked & (d2 < width), 0.0)
-            logit += product_kernel(e2, tl.trans(h2), PRECISION)
-        p = tl.exp(logit + (bias[:, None] - level[None, :]))
+        p = tl.exp(product_kernel(e, tl.trans(h), PRECISION) + (bias[:, None] - level[None, :]))
         slope += product_kernel(p, h, PRECISION)
-        if RIGHT:
-            slope2 += product_kernel(p, h2, PRECISION)
         bias_slope += tl.sum(p, 1)
-    # the embedding is loaded again, from the cache, so as not to keep it in registers
-    tl.store(at + d, tl.load(at + d, known & (d < width), 0.0, cache_modifier=".cg") - slope, known & (d < width))
-    if RIGHT:
-        old = tl.load(at + d2, known & (d2 < width), 0.0, cache_modifier=".cg")
-        tl.store(at + d2, old - slope2, known & (d2 < width))
+    old = tl.load(at, inside, 0.0, cache_modifier=".cg")  # again, from the cache, so as not to keep it in registers
+    tl.store(at, old - slope, inside)
     tl.store(bias_at + v, bias - bias_slope, v < size)
 
 

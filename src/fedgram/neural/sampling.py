@@ -213,11 +213,11 @@ def walk(
 def sample_labels(decoder: Decoder, samples: range, *, seed: int, max_length: int = MAX_LENGTH) -> Ragged:
     """The samples of these numbers, without the end, cut at `max_length` labels."""
     tiles = [(tile.sample, tile.label) for tile in walk(decoder, samples, seed=seed, max_length=max_length)]
-    place, label = (torch.cat(parts).cpu().numpy() for parts in zip(*tiles, strict=True))
-    goes_on = label != decoder.end
-    place, label = place[goes_on], label[goes_on].astype(np.int32)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=len(samples)))]).astype(np.int64)
-    return Ragged(label[np.argsort(place, kind="stable")], offsets)
+    samples_of, said = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+    goes_on = said != decoder.end
+    place, order = torch.sort(samples_of[goes_on], stable=True)
+    offsets = torch.searchsorted(place, torch.arange(len(samples) + 1, device=place.device))
+    return Ragged(said[goes_on][order].to(torch.int32).cpu().numpy(), offsets.cpu().numpy())
 
 
 def _given(sentences: Ragged, position: int, end: int) -> Tensor:
