@@ -16,7 +16,7 @@ from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA
+from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA
 from fedgram.distill.source import SourceModel
 from fedgram.distill.workflow import Approximations, Budget, final_models, generate
 from fedgram.formats.models import read_model, write_model
@@ -39,7 +39,9 @@ def _folder(_: click.Context, __: click.Parameter, value: str) -> Path:
 @click.option("--pieces", "pieces_path", help="Its word pieces, as `fedgram pieces train` writes them.")
 @click.option("--external", required=True, callback=model_input, help="A_W: cased n-gram model of other text.")
 @click.option("--unigrams", help="Federated word frequencies, for the final models.")
-@click.option("--inferred", callback=model_input, help="Cased n-gram model that takes the place of the inferred topology.")
+@click.option(
+    "--inferred", callback=model_input, help="Cased n-gram model that takes the place of the inferred topology."
+)
 @click.option(
     "--uncased-first", is_flag=True,
     help="Count R_W without capitals, where it computes, and give the n-gram models their capitals afterwards, as is "
