@@ -18,7 +18,7 @@ from fedgram.device.bits import Words
 from fedgram.device.keyboard import Candidate, Keyboard, mixed_candidates
 from fedgram.device.own_words import own_words
 from fedgram.device.personal import PersonalModel
-from fedgram.device.query import step
+from fedgram.device.query import log_prob, open_lists
 from fedgram.device.spatial import Layout
 
 POINTS, BAND = 32, 5
@@ -27,10 +27,9 @@ _SHORTLIST = 150
 
 @dataclass(frozen=True, slots=True)
 class GlideOptions:
-    """How trails and words are weighed."""
+    """How trails and words are weighed; a word's log-probability counts as it is."""
 
-    sharpness: float = 40.0  # log-likelihood lost per squared key width of mean squared distance
-    weight: float = 0.35  # of the language model
+    sharpness: float = 120.0  # log-likelihood lost per squared key width of mean squared distance
     reach: float = 1.7  # how far the trail may begin and end from the first and last letter, in key widths
 
 
@@ -61,7 +60,7 @@ class Glider:
             return []
         worth, words = np.empty(k), np.empty(k, np.int64)
         points, length = resample(trail, POINTS), path_length(trail)
-        weights = np.array([options.sharpness, options.weight, options.reach])
+        weights = np.array([options.sharpness, options.reach])
         found = _decode(
             points, length, self.spelled, self.offsets, self.centres, self.apart, self.by_ends, self.first,
             self.length, self.log_p, lex.words, weights,
@@ -74,7 +73,7 @@ class Glider:
         if not own:
             return rows
         traced = _trace(points, length, own.spelled, own.offsets, self.centres, self.apart, weights)
-        return mixed_candidates(rows, own, options.weight, traced, k=k)
+        return mixed_candidates(rows, own, 1.0, traced, k=k)
 
 
 @kernel
@@ -190,7 +189,7 @@ def _decode(
     best: LongArray,
 ) -> int:  # fmt: skip
     """Fill `best` with the words of a trail; returns how many there are."""
-    sharpness, weight, reach = options[0], options[1], options[2]
+    sharpness, reach = options[0], options[1]
     letters = len(centres)
     template, rows = np.empty_like(trail), np.empty((2, len(trail) + 1))
     short, short_worth = np.full(_SHORTLIST, -1, np.int64), np.full(_SHORTLIST, -np.inf)
@@ -205,21 +204,21 @@ def _decode(
                 w = by_ends[n]
                 if not _is_about_as_long(lengths[w], trail_length):
                     continue
-                most = (weight * log_p[w] - short_worth[_SHORTLIST - 1]) / sharpness  # farther would not be kept
+                most = (log_p[w] - short_worth[_SHORTLIST - 1]) / sharpness  # farther would not be kept
                 if most > 0.0:
                     _template(w, spelled, offsets, centres, apart, lengths[w], template)
-                    value = weight * log_p[w] - sharpness * _pointwise(trail, template, most)
+                    value = log_p[w] - sharpness * _pointwise(trail, template, most)
                     _insert(value, w, short_worth, short)
     for j in range(len(best)):
         worth[j], best[j] = -np.inf, -1
-    after = np.zeros_like(state)
+    lists, above = open_lists(data, frame, tables, state)
     for n in range(_SHORTLIST):
         w = short[n]
         if w < 0:
             break
         _template(w, spelled, offsets, centres, apart, lengths[w], template)
         value = -sharpness * warped(trail, template, BAND, rows)
-        value += weight * step(data, frame, tables, state, words[w], after)
+        value += log_prob(data, frame, tables, lists, above, words[w])
         _insert(value, words[w], worth, best)
     found = 0
     while found < len(best) and best[found] >= 0:
@@ -244,7 +243,7 @@ def _trace(
     for w in range(len(lengths)):
         a, b = centres[spelled[offsets[w]]], centres[spelled[offsets[w + 1] - 1]]
         away = max(np.hypot(a[0] - trail[0, 0], a[1] - trail[0, 1]), np.hypot(b[0] - trail[-1, 0], b[1] - trail[-1, 1]))
-        if away <= options[2] and _is_about_as_long(lengths[w], trail_length):
+        if away <= options[1] and _is_about_as_long(lengths[w], trail_length):
             _template(w, spelled, offsets, centres, apart, lengths[w], template)
             result[w] = -options[0] * warped(trail, template, BAND, rows)
     return result
