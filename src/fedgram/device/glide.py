@@ -44,11 +44,11 @@ class Glider:
         self.spelled = np.array([rank[c] for key in lex.keys for c in key], np.int32)
         self.centres = np.array([keyboard.layout.centre_of(letter) for letter in letters])
         ends = self.spelled[self.offsets[:-1]] * len(letters) + self.spelled[self.offsets[1:] - 1]
-        self.by_ends = np.argsort(ends, kind="stable").astype(np.int32)
+        self.log_p = keyboard.model.log_unigrams()[lex.words]
+        self.by_ends = np.lexsort((-self.log_p, ends)).astype(np.int32)  # of equal ends, the most probable first
         self.first = np.searchsorted(ends[self.by_ends], np.arange(len(letters) ** 2 + 1)).astype(np.int32)
         self.apart = np.sqrt(((self.centres[:, None, :] - self.centres[None, :, :]) ** 2).sum(axis=2))
         self.length = _template_lengths(self.spelled, self.offsets, self.apart)
-        self.log_p = keyboard.model.log_unigrams()[lex.words]
 
     def decode(
         self, trail: FloatArray, context: Sequence[str] = (), k: int = 3, personal: PersonalModel | None = None
@@ -121,20 +121,22 @@ def _template_lengths(spelled: IntArray, offsets: LongArray, apart: FloatArray) 
 
 @kernel
 def _template(
-    w: int,
-    spelled: IntArray,
-    offsets: LongArray,
-    centres: FloatArray,
-    apart: FloatArray,
-    length: float,
-    out: FloatArray,
-) -> None:
-    """A word's template, resampled."""
+    w: int, spelled: IntArray, offsets: LongArray, centres: FloatArray, apart: FloatArray, length: float,
+    trail: FloatArray, most: float, out: FloatArray,
+) -> float:  # fmt: skip
+    """A word's template, resampled, and its mean squared distance from a trail, point by point.
+
+    Where that is more than `most`, the rest of the template is left out, and of the distance.
+    """
     first, last = offsets[w], offsets[w + 1] - 1
     step_ = length / (len(out) - 1)
-    i, along = first + 1, 0.0
-    out[0, 0], out[0, 1] = centres[spelled[first], 0], centres[spelled[first], 1]
+    i, along, total = first + 1, 0.0, 0.0
+    for axis in range(2):
+        out[0, axis] = centres[spelled[first], axis]
+        total += (trail[0, axis] - out[0, axis]) ** 2
     for k in range(1, len(out)):
+        if total > most * len(out):
+            break
         wanted, piece = k * step_, 0.0
         while i <= last:
             piece = apart[spelled[i - 1], spelled[i]]
@@ -147,34 +149,33 @@ def _template(
             a, b, share = spelled[i - 1], spelled[i], (wanted - along) / piece
         for axis in range(2):
             out[k, axis] = centres[a, axis] + share * (centres[b, axis] - centres[a, axis])
+            total += (trail[k, axis] - out[k, axis]) ** 2
+    return total / len(out)
+
+
 
 
 @kernel
-def _pointwise(a: FloatArray, b: FloatArray, most: float) -> float:
-    """The mean squared distance of points in step; it need not be exact beyond `most`."""
-    total = 0.0
-    for k in range(len(a)):
-        dx, dy = a[k, 0] - b[k, 0], a[k, 1] - b[k, 1]
-        total += dx * dx + dy * dy
-        if total > most * len(a):
-            break
-    return total / len(a)
+def warped(a: FloatArray, b: FloatArray, band: int, rows: FloatArray, most: float) -> float:
+    """The least mean squared distance when points may wait for each other, at most `band` steps; per point of both.
 
-
-@kernel
-def warped(a: FloatArray, b: FloatArray, band: int, rows: FloatArray) -> float:
-    """The least mean squared distance when points may wait for each other, at most `band` steps; per point of both."""
+    Infinite if it is more than `most`.
+    """
     n = len(a)
     rows[:, :] = np.inf
     rows[0, 0] = 0.0
     for i in range(1, n + 1):
         now, last = rows[i & 1], rows[(i - 1) & 1]
         now[:] = np.inf
+        least = np.inf
         for j in range(max(1, i - band), min(n, i + band) + 1):
             dx, dy = a[i - 1, 0] - b[j - 1, 0], a[i - 1, 1] - b[j - 1, 1]
             squared = dx * dx + dy * dy
             # a step along both counts twice, so that every way has the same weight in all
             now[j] = min(last[j - 1] + 2.0 * squared, last[j] + squared, now[j - 1] + squared)
+            least = min(least, now[j])
+        if least > most * 2 * n:
+            return np.inf
         if i == 1:
             last[0] = np.inf
     mean: float = rows[n & 1, n] / (2 * n)
@@ -202,13 +203,12 @@ def _decode(
                 continue
             for n in range(first[a * letters + b], first[a * letters + b + 1]):
                 w = by_ends[n]
-                if not _is_about_as_long(lengths[w], trail_length):
-                    continue
                 most = (log_p[w] - short_worth[_SHORTLIST - 1]) / sharpness  # farther would not be kept
-                if most > 0.0:
-                    _template(w, spelled, offsets, centres, apart, lengths[w], template)
-                    value = log_p[w] - sharpness * _pointwise(trail, template, most)
-                    _insert(value, w, short_worth, short)
+                if most <= 0.0:
+                    break
+                if _is_about_as_long(lengths[w], trail_length):
+                    away = _template(w, spelled, offsets, centres, apart, lengths[w], trail, most, template)
+                    _insert(log_p[w] - sharpness * away, w, short_worth, short)
     for j in range(len(best)):
         worth[j], best[j] = -np.inf, -1
     lists, above = open_lists(data, frame, tables, state)
@@ -216,10 +216,11 @@ def _decode(
         w = short[n]
         if w < 0:
             break
-        _template(w, spelled, offsets, centres, apart, lengths[w], template)
-        value = -sharpness * warped(trail, template, BAND, rows)
-        value += log_prob(data, frame, tables, lists, above, words[w])
-        _insert(value, words[w], worth, best)
+        likely = log_prob(data, frame, tables, lists, above, words[w])
+        most = (likely - worth[len(worth) - 1]) / sharpness
+        if most > 0.0:
+            _template(w, spelled, offsets, centres, apart, lengths[w], trail, np.inf, template)
+            _insert(likely - sharpness * warped(trail, template, BAND, rows, most), words[w], worth, best)
     found = 0
     while found < len(best) and best[found] >= 0:
         found += 1
@@ -244,8 +245,8 @@ def _trace(
         a, b = centres[spelled[offsets[w]]], centres[spelled[offsets[w + 1] - 1]]
         away = max(np.hypot(a[0] - trail[0, 0], a[1] - trail[0, 1]), np.hypot(b[0] - trail[-1, 0], b[1] - trail[-1, 1]))
         if away <= options[1] and _is_about_as_long(lengths[w], trail_length):
-            _template(w, spelled, offsets, centres, apart, lengths[w], template)
-            result[w] = -options[0] * warped(trail, template, BAND, rows)
+            _template(w, spelled, offsets, centres, apart, lengths[w], trail, np.inf, template)
+            result[w] = -options[0] * warped(trail, template, BAND, rows, np.inf)
     return result
 
 

@@ -59,6 +59,7 @@ export class Glider {
     this.length = Float64Array.from(this.spelled, (word) => this._templateLength(word));
     /** @type {number[][]} */ this.byEnds = Array.from({ length: letters * letters }, () => []);
     this.spelled.forEach((word, w) => this.byEnds[word[0] * letters + word[word.length - 1]].push(w));
+    this.byEnds.forEach((words) => words.sort((a, b) => lexicon.logP[b] - lexicon.logP[a])); // the most probable first
     this._x = Float64Array.from(layout.places, (p) => p[0]);
     this._y = Float64Array.from(layout.places, (p) => p[1]);
     this._template = new Float64Array(2 * POINTS);
@@ -83,13 +84,13 @@ export class Glider {
     for (const a of near(trail[0])) {
       for (const b of ends) {
         for (const w of this.byEnds[a * letters + b]) {
-          if (!isAboutAsLong(this.length[w], length)) continue;
           const prior = lexicon.logP[w];
           const least = short.length < SHORTLIST ? -Infinity : shortWorth[SHORTLIST - 1];
           const most = (prior - least) / sharpness;
-          if (!(most > 0)) continue;
-          this._makeTemplate(this.spelled[w], this.length[w]);
-          insert(prior - sharpness * this._pointwise(points, most), w, shortWorth, short, SHORTLIST);
+          if (!(most > 0)) break;
+          if (!isAboutAsLong(this.length[w], length)) continue;
+          const away = this._makeTemplate(this.spelled[w], this.length[w], points, most);
+          insert(prior - sharpness * away, w, shortWorth, short, SHORTLIST);
         }
       }
     }
@@ -97,9 +98,13 @@ export class Glider {
     /** @type {number[]} */ const best = [];
     /** @type {number[]} */ const worth = [];
     for (const w of short) {
-      this._makeTemplate(this.spelled[w], this.length[w]);
       const id = lexicon.words[w];
-      insert(model.logProb(open, id) - sharpness * this._warped(points), id, worth, best, k);
+      const likely = model.logProb(open, id);
+      const most = best.length < k ? Infinity : (likely - worth[k - 1]) / sharpness;
+      if (!(most > 0) || likely === -Infinity) continue;
+      this._makeTemplate(this.spelled[w], this.length[w], points, Infinity);
+      const away = this._warped(points, most);
+      if (away < Infinity) insert(likely - sharpness * away, id, worth, best, k);
     }
     const rows = best.map((id, i) => candidate(model.word(id), worth[i]));
     const own = ownWords(personal, layout, context);
@@ -118,8 +123,8 @@ export class Glider {
       const lasting = this._templateLength(word);
       const isNear = distance(a, trail[0]) <= reach && distance(b, trail[trail.length - 1]) <= reach;
       if (!isNear || !isAboutAsLong(lasting, length)) return -Infinity;
-      this._makeTemplate(word, lasting);
-      return -sharpness * this._warped(points);
+      this._makeTemplate(word, lasting, points, Infinity);
+      return -sharpness * this._warped(points, Infinity);
     });
   }
 
@@ -130,8 +135,12 @@ export class Glider {
     return total;
   }
 
-  /** @param {Uint8Array} word @param {number} length resample a word's line through its letters */
-  _makeTemplate(word, length) {
+  /**
+   * Resample a word's line through its letters; where it is more than `most` away from a trail, the rest is left out.
+   * @param {Uint8Array} word @param {number} length @param {Float64Array} points @param {number} most
+   * @returns {number} the mean squared distance from the trail, point by point
+   */
+  _makeTemplate(word, length, points, most) {
     const out = this._template;
     const [xs, ys] = [this._x, this._y];
     const last = word.length - 1;
@@ -141,7 +150,9 @@ export class Glider {
     let piece = last > 0 ? this.apart[word[0]][word[1]] : 0;
     out[0] = xs[word[0]];
     out[1] = ys[word[0]];
-    for (let k = 1; k < POINTS; k++) {
+    const limit = most * POINTS;
+    let total = (points[0] - out[0]) ** 2 + (points[1] - out[1]) ** 2;
+    for (let k = 1; k < POINTS && total <= limit; k++) {
       const wanted = k * step;
       while (i <= last && !(along + piece >= wanted && piece > 0)) {
         along += piece;
@@ -153,25 +164,13 @@ export class Glider {
       const share = i <= last ? (wanted - along) / piece : 0;
       out[2 * k] = xs[a] + share * (xs[b] - xs[a]);
       out[2 * k + 1] = ys[a] + share * (ys[b] - ys[a]);
-    }
-  }
-
-  /** @param {Float64Array} points @param {number} most @returns {number} the mean squared distance, inexact beyond `most` */
-  _pointwise(points, most) {
-    const template = this._template;
-    const limit = most * POINTS;
-    let total = 0;
-    for (let k = 0; k < 2 * POINTS; k += 2) {
-      const dx = points[k] - template[k];
-      const dy = points[k + 1] - template[k + 1];
-      total += dx * dx + dy * dy;
-      if (total > limit) break;
+      total += (points[2 * k] - out[2 * k]) ** 2 + (points[2 * k + 1] - out[2 * k + 1]) ** 2;
     }
     return total / POINTS;
   }
 
-  /** @param {Float64Array} points @returns {number} the mean squared distance when points may wait for each other */
-  _warped(points) {
+  /** @param {Float64Array} points @param {number} most @returns {number} the mean squared distance when points may wait for each other; infinite beyond `most` */
+  _warped(points, most) {
     const template = this._template;
     this._rows.forEach((row) => row.fill(Infinity));
     this._rows[0][0] = 0;
@@ -179,12 +178,15 @@ export class Glider {
       const now = this._rows[i & 1];
       const last = this._rows[(i - 1) & 1];
       now.fill(Infinity);
+      let least = Infinity;
       for (let j = Math.max(1, i - BAND); j <= Math.min(POINTS, i + BAND); j++) {
         const dx = points[2 * i - 2] - template[2 * j - 2];
         const dy = points[2 * i - 1] - template[2 * j - 1];
         const squared = dx * dx + dy * dy;
         now[j] = Math.min(last[j - 1] + 2 * squared, last[j] + squared, now[j - 1] + squared);
+        least = Math.min(least, now[j]);
       }
+      if (least > most * 2 * POINTS) return Infinity;
       if (i === 1) last[0] = Infinity;
     }
     return this._rows[POINTS & 1][POINTS] / (2 * POINTS);
