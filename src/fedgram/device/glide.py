@@ -29,8 +29,8 @@ _SHORTLIST = 150
 class GlideOptions:
     """How trails and words are weighed; a word's log-probability counts as it is."""
 
-    sharpness: float = 120.0  # log-likelihood lost per squared key width of mean squared distance
-    reach: float = 1.7  # how far the trail may begin and end from the first and last letter, in key widths
+    sharpness: float = 80.0  # log-likelihood lost per squared key width of mean squared distance
+    reach: float = 2.0  # how far the trail may begin and end from the first and last letter, in key widths
 
 
 class Glider:
@@ -151,8 +151,6 @@ def _template(
             out[k, axis] = centres[a, axis] + share * (centres[b, axis] - centres[a, axis])
             total += (trail[k, axis] - out[k, axis]) ** 2
     return total / len(out)
-
-
 
 
 @kernel

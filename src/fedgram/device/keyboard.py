@@ -30,15 +30,15 @@ class TapOptions:
     """How taps and words are weighed; costs are log-likelihoods."""
 
     sigma: float = 0.35  # of a tap around its key, in key widths
-    weight: float = 0.7  # of the language model
-    slip: float = -9.0  # the least a tap can be worth: some other key was hit
-    insertion: float = -7.5
-    deletion: float = -3.5
-    transposition: float = -5.0
+    weight: float = 0.55  # of the language model
+    slip: float = -8.0  # the least a tap can be worth: some other key was hit
+    insertion: float = -6.0
+    deletion: float = -3.0
+    transposition: float = -4.5
     completion: float = -1.0  # of every letter that was not typed
-    unknown: float = -2.4  # of every letter of a word that nobody knows
+    unknown: float = -4.0  # of every letter of a word that nobody knows
     width: float = 14.0
-    hypotheses: int = 300
+    hypotheses: int = 200
 
     def costs(self) -> FloatArray:
         """The numbers as kernels take them."""
@@ -179,7 +179,7 @@ class Typing:
         model, options, lex = self.keyboard.model, self.keyboard.options, self.keyboard.lexicon
         nodes, score = self._beams[-1]
         rows = []
-        for i in np.argsort(-(score + options.weight * lex.best[nodes]))[:2].tolist():
+        for i in np.argsort(-(score + options.weight * lex.best[nodes]), kind="stable")[:2].tolist():
             if not lex.depth[nodes[i]]:
                 continue
             begun = lex.keys[lex.first_word[nodes[i]]][: lex.depth[nodes[i]]]

@@ -12,7 +12,7 @@ const POINTS = 32;
 const BAND = 5;
 const SHORTLIST = 150;
 
-export const GLIDE_OPTIONS = Object.freeze({ sharpness: 120, reach: 1.7 });
+export const GLIDE_OPTIONS = Object.freeze({ sharpness: 80, reach: 2 });
 
 /** @param {Point} a @param {Point} b @returns {number} */
 const distance = (a, b) => Math.sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2);

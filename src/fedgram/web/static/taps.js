@@ -17,8 +17,8 @@ const ROOM = 1 << 14;
 const BINS = 512;
 
 export const TAP_OPTIONS = Object.freeze({
-  sigma: 0.35, weight: 0.7, slip: -9, insertion: -7.5, deletion: -3.5, transposition: -5, completion: -1, unknown: -2.4,
-  width: 14, hypotheses: 300,
+  sigma: 0.35, weight: 0.55, slip: -8, insertion: -6, deletion: -3, transposition: -4.5, completion: -1, unknown: -4,
+  width: 14, hypotheses: 200,
 });
 
 /** A packed model and a layout, ready to decode. */
