@@ -39,9 +39,9 @@ from fedgram.federated.one_pass import PassReport, run_pass
 class Prior:
     """How counts and distilled model are joined: β, the discounts of counts of 1, 2 and more, and μ."""
 
-    visits: float = 5.0
-    discounts: tuple[float, float, float] = (0.7, 1.0, 1.2)
-    share: float = 0.5
+    visits: float = 3.0
+    discounts: tuple[float, float, float] = (0.65, 1.0, 1.3)
+    share: float = 0.6
 
     def __post_init__(self) -> None:
         if not (0 < self.visits < np.inf and 0 <= self.share <= 1):
