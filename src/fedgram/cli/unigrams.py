@@ -107,7 +107,8 @@ def collect_command(
     result: dict[str, Any] = {
         "unigrams": str(output), "clip": _shown(clip, as_json), "rounds": rounds,
         "reports": counts.clients,
-        **tally, "whitelist": len(words) - 3, "unique": convergence.unique[-1], "z": convergence.z[-1],
+        **tally, "refused": note.refused.total(), "whitelist": len(words) - 3,
+        "unique": convergence.unique[-1], "z": convergence.z[-1],
         "moving_average": convergence.moving_average[-1], **(_secure_costs(note) if secure else {}),
         "seconds": round(perf_counter() - began, 3),
     }  # fmt: skip

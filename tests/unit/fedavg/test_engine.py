@@ -149,6 +149,8 @@ def test_a_device_that_diverges_leaves_a_secure_round() -> None:
         task, task.init(), devices, cohort, seed=1, round_number=1, secure=settings, tally=tally
     )  # fmt: skip
     assert (total.devices, len(tally.abandoned), tally.refused[Reason.NOT_FINITE]) == (0, 1, 6)
+    with pytest.raises(FedgramError, match="refused: not finite"):
+        collect_round(task, task.init(), devices, cohort, seed=1, round_number=1)
 
 
 def test_devices_without_words_are_skipped_and_counted() -> None:
