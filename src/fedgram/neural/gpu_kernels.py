@@ -16,6 +16,7 @@ from fedgram.neural.gpu_cell import gates_backward_kernel, gates_forward_kernel,
 from fedgram.neural.gpu_softmax import (
     add_changes_kernel,
     attend_kernel,
+    change_squares_kernel,
     multiply_kernel,
     step_kernel,
     subtract_rows_kernel,
@@ -165,3 +166,12 @@ def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, sca
     add_changes_kernel[(triton.cdiv(size, 1024),)](
         total, stack, start, factor.double(), clients, size, scale, BLOCK=1024
     )
+
+
+def change_squares(stack: Tensor, start: Tensor) -> Tensor:
+    """By client, the sum of its squared changes (stack − start)²."""
+    clients, size = stack.shape
+    parts = triton.cdiv(size, 32 * 1024)
+    square = stack.new_empty(clients, parts)
+    change_squares_kernel[clients, parts](square, stack, start, size, BLOCK=1024, SPAN=32 * 1024)
+    return square.double().sum(dim=1)

@@ -140,3 +140,15 @@ def add_changes_kernel(total_at, stack_at, start_at, factor_at, clients, size, s
         total += ((change + rounder) - rounder).to(tl.int64)
         stack_at += size
     tl.store(total_at + k, total, inside)
+
+
+@triton.jit
+def change_squares_kernel(square_at, stack_at, start_at, size, BLOCK: tl.constexpr, SPAN: tl.constexpr):
+    """For a client and a span of weights: the sum of its squared changes."""
+    client, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, SPAN, BLOCK):
+        k = part.to(tl.int64) * SPAN + first + tl.arange(0, BLOCK)
+        change = tl.load(stack_at + client * size + k, k < size, 0.0) - tl.load(start_at + k, k < size, 0.0)
+        total += change * change
+    tl.store(square_at + client * tl.num_programs(1) + part, tl.sum(total, 0))

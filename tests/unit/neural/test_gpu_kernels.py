@@ -28,6 +28,9 @@ for inner in (explicit_step, gpu_kernels):
 for name in stacks[0]:
     assert name == "loss" or not torch.equal(stacks[0][name], start[name]), name
     torch.testing.assert_close(stacks[1][name], stacks[0][name], rtol=1e-4, atol=1e-5, msg=lambda m: name + m)
+    changed, first = stacks[0][name].reshape(2, -1), stacks[1][name][0].flatten() * 0.9
+    squares = gpu_kernels.change_squares(changed, first)
+    torch.testing.assert_close(squares.float(), (changed - first).square().sum(1), rtol=1e-5, atol=1e-6)
 """
 
 
