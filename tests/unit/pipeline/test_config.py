@@ -26,7 +26,7 @@ def refused(text: str) -> str:
 def test_defaults_are_the_papers() -> None:
     config = from_table({}, RunConfig)
     assert config == RunConfig()
-    assert (config.unigrams.devices_per_round, config.external.max_ngrams, config.external.higher_order_words) == (
+    assert (config.unigrams.devices_per_round, config.budget.ngrams, config.external.higher_order_words) == (
         500,
         1_500_000,
         64_000,
