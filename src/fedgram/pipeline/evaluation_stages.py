@@ -80,7 +80,7 @@ def _summary(found: _Results, config: EvaluationConfig, seed: int) -> dict[str, 
         models = {
             name: summarize(e, None if e is old else old, buckets=config.buckets) for name, e in evaluations.items()
         }
-        result["cased" if cased else "uncased"] = {"baseline": BASELINE, "models": models}
+        result["cased" if cased else "uncased"] = {"baseline": BASELINE, "final": FINAL, "models": models}
     if config.experiment:
         first = found.by_case[False]
         others = {name: e for name, e in first.items() if name != BASELINE}

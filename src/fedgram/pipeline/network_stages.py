@@ -85,6 +85,8 @@ def train_network(work: Work, config: TrainingConfig, seed: int, *, name: str, d
     job = TrainingJob(work.read("users.arrow"), start, work.write("checkpoints"), config, seed, device)
     result, before = train_job(job, workers, on_round=on_round)
     network, story = read_network(start), dict(result.story)
+    if not story["best_round"]:
+        raise FedgramError(f"the training of {name} diverged; lower training.client_rate, or set training.update_norm")
     about = {**network.about, "central": False, "rounds": len(story["loss"]), "best_round": story["best_round"],
              "plan": json.loads(json.dumps(asdict(job.plan())))}  # fmt: skip
     write_network(work.write(f"{name}.safetensors"), replace(network, weights=result.weights, about=about))

@@ -36,9 +36,9 @@ def build(results: Results) -> list[Block]:
     blocks += _values("What was run", results.about)
     blocks += _headline(results)
     tables = [
+        _clipping(results.clipping),
         _paper_table(results, TABLE_3, "Table 3: top-1 accuracy of the word models [%]"),
         _paper_table(results, TABLE_4, "Table 4: top-1 accuracy of the word-piece models [%]"),
-        _clipping(results.clipping),
     ]
     if any(tables):
         note = (
@@ -67,12 +67,12 @@ def build(results: Results) -> list[Block]:
 def _values(title: str, values: Mapping[str, Value]) -> list[Block]:
     if not values:
         return []
-    rows = tuple((name.replace("_", " "), value) for name, value in values.items())
+    rows = tuple((name if " " in name else name.replace("_", " "), value) for name, value in values.items())
     return [Heading(title), Table(("", ""), rows, text_columns=True)]
 
 
 def _headline(results: Results) -> list[Block]:
-    """The best change in a sentence a language."""
+    """What came of it, in a sentence a language: of the final model, or else of the best."""
     sentences = []
     for name, language in results.languages.items():
         changes = {
@@ -80,12 +80,15 @@ def _headline(results: Results) -> list[Block]:
             for model, r in language.models.items()
             if (change := r.change.get("top1")) and change.interval
         }
-        if changes and language.baseline:
-            best = max(changes, key=lambda model: changes[model].value)
-            sentences.append(
-                f"{LANGUAGES.get(name, name)}: {best} changes the top-1 accuracy of {language.baseline} by "
-                f"{_signed(changes[best])} %."
-            )
+        if not changes or not language.baseline:
+            continue
+        chosen = language.final if language.final in changes else max(changes, key=lambda model: changes[model].value)
+        old, new = (language.models[model].levels.get("top1") for model in (language.baseline, chosen))
+        levels = f", from {old} % to {new} % of the words that held-out users typed" if old and new else ""
+        sentences.append(
+            f"{LANGUAGES.get(name, name)}: {chosen} changes the top-1 accuracy of {language.baseline} by "
+            f"{_signed(changes[chosen])} %{levels}."
+        )
     return [Paragraph(" ".join(sentences))] if sentences else []
 
 

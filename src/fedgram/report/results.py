@@ -3,6 +3,7 @@
     title                    text
     about                    names and values: what was run
     languages.LANG.baseline  the name of the baseline among the models
+    languages.LANG.final     the name of the model that was made, if one is meant
     languages.LANG.models    by name, what `fedgram evaluate --json` says of a model: {measure: {value, ci95}, change}
     cased                    the same as languages, where capitals had to be right
     experiment               A/B experiments as `fedgram evaluate --json` says them: users_per_arm, aa_coverage, change
@@ -48,6 +49,7 @@ class LanguageResult:
 
     baseline: str | None
     models: Mapping[str, ModelResult]
+    final: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +185,10 @@ class _Reader:
             levels = {k: v for k, v in entry.items() if k not in ("change", "model")}
             change = self.estimates(entry.get("change", {}), f"{place}.models.{name}.change")
             models[name] = ModelResult(self.estimates(levels, f"{place}.models.{name}"), change)
-        baseline = table.get("baseline")
-        if baseline is not None and self.text(baseline, f"{place}.baseline") not in models:
-            raise self.wrong(f"{place}.baseline", "one of the models")
-        return LanguageResult(baseline, models)
+        for key in ("baseline", "final"):
+            if table.get(key) is not None and self.text(table[key], f"{place}.{key}") not in models:
+                raise self.wrong(f"{place}.{key}", "one of the models")
+        return LanguageResult(table.get("baseline"), models, table.get("final"))
 
     def experiment(self, value: Any, place: str) -> Experiment:
         table = self.table(value, place)
