@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,11 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
             click.option("--until", metavar="STAGE", help="Stop after this stage."),
-            click.option("--dry-run", is_flag=True, help="Print what would be done, and how long it took before."),
+            click.option(
+                "--dry-run",
+                is_flag=True,
+                help="Print what would be done, and how long it took before or may take on a CPU.",
+            ),
             device_option,
             click.option(
                 "--workers",
@@ -96,7 +100,9 @@ def execute(
     from fedgram.pipeline.run import plan_pipeline, run_pipeline
 
     if dry_run:
-        _show_plan(plan_pipeline(config, workspace, until=until), as_json)
+        from fedgram.pipeline.estimates import estimate_seconds
+
+        _show_plan(plan_pipeline(config, workspace, until=until), estimate_seconds(config, workers=workers), as_json)
         return
     began = perf_counter()
     ran: list[str] = []
@@ -144,14 +150,20 @@ def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float) -> No
         click.echo(f"{name:<{width}}  {line}")
 
 
-def _show_plan(plan: "list[Planned]", as_json: bool) -> None:
-    rows = [{"stage": p.stage.name, "runs": p.reason is not None, "why": p.reason, "seconds": p.seconds} for p in plan]
+def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: bool) -> None:
+    rows = [
+        {"stage": p.stage.name, "runs": p.reason is not None, "why": p.reason, "seconds": p.seconds,
+         "estimate": None if p.seconds is not None else estimates.get(p.stage.name)}
+        for p in plan
+    ]  # fmt: skip
     if as_json:
         click.echo(json.dumps({"stages": rows}))
         return
     for row in rows:
-        took = f"{row['seconds']:8.1f} s" if row["seconds"] is not None else "         –"
-        click.echo(f"{row['stage']:<16} {took}  {row['why'] or 'is done'}")
+        took = f"{row['seconds']:,.1f} s" if row["seconds"] is not None else "–"
+        if row["estimate"] is not None:
+            took = f"about {row['estimate']:,.0f} s"
+        click.echo(f"{row['stage']:<16} {took:>18}  {row['why'] or 'is done'}")
 
 
 @contextmanager
