@@ -211,12 +211,12 @@ network = "{done}/R_P.safetensors"
     assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
     other = path.read_text().replace(f'counts = "{done}/U.unigrams"', "rounds = 1\ndevices_per_round = 3")
     path.write_text(other)
-    line = refused("run", path, "-w", workspace)
+    line = refused("run", path, "-w", workspace, "--json")
     assert "R_W.safetensors: " in line
     assert "among the run's most frequent unigrams; name the ones it was trained with: unigrams.counts" in line
     assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
     path.write_text(other.replace("R_W.safetensors", "R_P.safetensors"))
-    assert "is a network of word pieces, not of words" in refused("run", path, "-w", workspace)
+    assert "is a network of word pieces, not of words" in refused("run", path, "-w", workspace, "--json")
 
 
 def test_a_full_disk_leaves_a_workspace_to_go_on_with(done: Path, config: Path, tmp_path: Path) -> None:
@@ -272,6 +272,7 @@ def test_configurations_that_are_refused(config: Path, tmp_path: Path, refused: 
     assert "P_demo is no network of words; choose a preset that begins with W" in refused("run", wrong, "-w", workspace)
     wrong = changed(config, tmp_path, "typists = 100", "typists = 2")
     assert "has no users in the split" in refused("run", wrong, "-w", workspace)
+    assert not (workspace / "users.arrow").exists()
 
 
 def test_presets_are_shown(fedgram: Command) -> None:

@@ -98,7 +98,9 @@ def execute(
 ) -> None:
     """Run, or say what would be run, and print the result."""
     from fedgram.pipeline.run import plan_pipeline, run_pipeline
+    from fedgram.pipeline.stages import stage_names
 
+    names = stage_names(config, until)
     if dry_run:
         from fedgram.pipeline.estimates import estimate_seconds
 
@@ -106,7 +108,7 @@ def execute(
         return
     began = perf_counter()
     ran: list[str] = []
-    with progress(quiet=as_json) as (on_stage, begin):
+    with progress(len(names), quiet=as_json) as (on_stage, begin):
 
         def noted(stage: "Stage", reason: str | None) -> None:
             ran.extend([stage.name] if reason else [])
@@ -167,7 +169,7 @@ def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: b
 
 
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
+def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
     """Two bars on a terminal, of the run and of its present step; elsewhere a line a stage, on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -177,23 +179,23 @@ def progress(*, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
-    stages, step = bars.add_task("Stages", total=None), bars.add_task("", total=None)
+    run, step = bars.add_task("", total=stages), bars.add_task("", total=None)
     current: list[tuple[str, float]] = []
 
     def finish() -> None:
         if current:
             name, began = current.pop()
-            bars.update(stages, advance=1)
+            bars.update(run, advance=1)
             if not quiet:
                 console.print(f"[green]✓[/] {name:<16} {perf_counter() - began:8.1f} s", highlight=False)
 
     def on_stage(stage: "Stage", reason: str | None) -> None:
         finish()
-        bars.update(stages, description=stage.name)
+        bars.update(run, description=f"[bold]{stage.name}[/]")
         if reason:
             current.append((stage.name, perf_counter()))
         else:
-            bars.update(stages, advance=1)
+            bars.update(run, advance=1)
             if not quiet:
                 console.print(f"  {stage.name:<16}     is done", highlight=False)
 

@@ -22,8 +22,6 @@ def estimate_seconds(config: RunConfig, *, workers: int) -> dict[str, float]:
     if c.pieces.use:
         networks.append(("pieces", c.pieces.preset, c.pieces.network, _PIECES_PER_WORD))
     for what, preset, given, tokens_per_word in networks:
-        if preset not in PRESETS:
-            continue
         cost, tokens = PRESETS[preset].shape.parameters(), _SENTENCE * tokens_per_word
         if given is None:
             read = c.pretraining.epochs * c.population.supplement_sentences * tokens
