@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def pack(users: Path, supplement: Path, unigrams: Path, out: Path) -> None:
         "words": list(p.words), "ids": list(p.client_ids), "frequent": list(read_unigrams(unigrams))[: 2 * KNOWN_WORDS],
         "supplement_words": text.vocabulary.words,
     }  # fmt: skip
-    arrays = {name: np.frombuffer("\n".join(lines).encode(), np.uint8) for name, lines in names.items()}
+    arrays: dict[str, Any] = {name: np.frombuffer("\n".join(lines).encode(), np.uint8) for name, lines in names.items()}
     arrays |= {name: getattr(p, name) for name in ("split", "first_sentence", "first_token", "token")}
     arrays |= {"supplement": text.sentences.values, "supplement_offsets": text.sentences.offsets}
     with out.open("wb") as file:

@@ -16,11 +16,12 @@ import numpy as np
 from fedgram.automata.counting import TopologyCounts, counts_from_arcs, read_arcs
 from fedgram.automata.topology import Topology, arc_sources, backoff_arcs, entering_arcs
 from fedgram.core.arrays import IntArray, LongArray, sum_by
-from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
 from fedgram.federated.one_pass import at_most
 from fedgram.federated.task import Total, Update
+from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.population import ClientDataset
 from fedgram.text.vocabulary import EOS
 
@@ -50,6 +51,8 @@ class NGramCollection:
     def __init__(self, topology: Topology, limits: Limits) -> None:
         self.topology, self.limits = topology, limits
         self.size: Mapping[str, int] = {COUNT: topology.arcs}
+        norms = (NormLimit((COUNT,), limits.labels, order=1),)
+        self.bounds = UpdateBounds(1.0, norms, entry=limits.at_ngram, whole=True)
 
     def init(self) -> LongArray:
         """Nothing counted yet."""
@@ -61,14 +64,6 @@ class NGramCollection:
         index, count = np.unique(read[read >= 0], return_counts=True)
         values = np.minimum(count, self.limits.at_ngram).astype(np.float64)
         return Update(self.size, {COUNT: index.astype(np.int64)}, {COUNT: values}, weight=1.0)
-
-    def admit(self, update: Update) -> None:
-        """Refuse what no device within the limits can have counted."""
-        values = update.values.get(COUNT, np.zeros(0))
-        if not bool(np.all((values >= 1.0) & (values == np.rint(values)))):
-            raise InvariantError("an update's counts are not whole numbers of at least 1")
-        if values.max(initial=0.0) > self.limits.at_ngram or values.sum() > self.limits.labels or update.weight != 1.0:
-            raise InvariantError("an update counts for more than one device may")
 
     def server_update(self, state: LongArray, total: Total) -> LongArray:
         """Add a round's sum."""

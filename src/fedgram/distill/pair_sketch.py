@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.arrays import IntArray, LongArray, Ragged, frozen
-from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.errors import FedgramError
 from fedgram.core.jit import inline_kernel, kernel
 from fedgram.core.random import Stream
 from fedgram.federated.one_pass import at_most
 from fedgram.federated.task import Total, Update
+from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.population import ClientDataset
 from fedgram.text.vocabulary import BOS, EOS, UNK
 
@@ -56,6 +57,8 @@ class PairCollection:
     def __init__(self, words: int, size: SketchSize, *, labels: float, with_unknown: bool = True) -> None:
         self.words, self.sketch, self.labels, self.with_unknown = words, size, labels, with_unknown
         self.size: Mapping[str, int] = {WORDS: words, CELLS: size.tables << size.bits}
+        norms = NormLimit((WORDS,), labels, order=1), NormLimit((CELLS,), labels * size.tables, order=1)
+        self.bounds = UpdateBounds(1.0, norms, entry=1.0, whole=True)
 
     def init(self) -> PairSketch:
         """Nobody has anything."""
@@ -69,13 +72,6 @@ class PairCollection:
         cells = np.unique(_cells_of(pairs, self.sketch.tables, self.sketch.bits))
         index = {WORDS: words if self.with_unknown else words[words != UNK], CELLS: cells}
         return Update(self.size, index, {name: np.ones(len(i)) for name, i in index.items()}, weight=1.0)
-
-    def admit(self, update: Update) -> None:
-        """Refuse marks that are no marks, or more than the words of one device can make."""
-        if any(not np.array_equal(v, np.ones(len(v))) for v in update.values.values()) or update.weight != 1.0:
-            raise InvariantError("an update holds something else than marks")
-        if any(len(update.index.get(n, ())) > k * self.labels for n, k in ((WORDS, 1), (CELLS, self.sketch.tables))):
-            raise InvariantError("an update has more marks than one device may make")
 
     def server_update(self, state: PairSketch, total: Total) -> PairSketch:
         """Add a round's marks."""

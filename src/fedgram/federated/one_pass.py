@@ -1,12 +1,12 @@
 """One pass over a population: cohorts are asked until every device has reported once.
 
-Devices that drop out, or come too late, may be asked again; one that was counted is not. What devices send goes through
-its bytes, and the task looks at it before it is added.
+Devices that drop out, or come too late, may be asked again; one that was counted, or whose report was refused, is not.
+What devices send goes through its bytes, and is judged before it is added (`federated/intake.py`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,33 +15,28 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.random import Stream
 from fedgram.federated.cohort import CohortPlan, choose_cohort
 from fedgram.federated.driver import Devices, device_stream
-from fedgram.federated.task import FederatedTask, Total, Update
-from fedgram.federated.wire import update_from_bytes, update_to_bytes
+from fedgram.federated.intake import Intake
+from fedgram.federated.task import FederatedTask
+from fedgram.federated.wire import update_to_bytes
 
 State = TypeVar("State")
 MOST_FAILURES = 1000  # rounds in a row of which nobody reports
 
 
-class CheckedTask(FederatedTask[State], Protocol[State]):
-    """A task that knows what no honest device sends."""
-
-    def admit(self, update: Update) -> None:
-        """Refuse, with an `InvariantError`, what a device may not send; `Total.add` looks after the rest."""
-
-
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What a pass took: reports, rounds, devices asked that dropped out or came too late, and bytes sent."""
+    """What a pass took: devices counted, rounds, devices that dropped out or came too late, bytes, reports refused."""
 
     devices: int = 0
     rounds: int = 0
     dropped: int = 0
     late: int = 0
     bytes: int = 0
+    refused: int = 0
 
 
 def run_pass(
-    task: CheckedTask[State],
+    task: FederatedTask[State],
     devices: Devices,
     plan: CohortPlan,
     *,
@@ -58,19 +53,17 @@ def run_pass(
         failures = 0 if len(cohort.reporting) else failures + 1
         if failures > MOST_FAILURES:
             raise FedgramError("no device reports any more; lower the dropout rate")
-        total, sent = Total.zero(task.size, task.bits), report.bytes
+        intake, sent = Intake(task, cohort.reporting.tolist()), report.bytes
         for client in cohort.reporting.tolist():
             rng = device_stream(seed, number, client)
             message = update_to_bytes(task.client_update(state, devices.load(client), rng))
-            update = update_from_bytes(message)
-            task.admit(update)
-            total.add(update)
+            intake.offer(client, message)
             sent += len(message)
-        state = task.server_update(state, total)
+        state = task.server_update(state, intake.total)
         waiting = np.setdiff1d(waiting, cohort.reporting)
         report = replace(
-            report, devices=report.devices + total.devices, rounds=number, dropped=report.dropped + cohort.dropped,
-            late=report.late + cohort.late, bytes=sent,
+            report, devices=report.devices + intake.total.devices, rounds=number, dropped=report.dropped + cohort.dropped,
+            late=report.late + cohort.late, bytes=sent, refused=report.refused + intake.refused.total(),
         )  # fmt: skip
         on_round(report)
     return state, report

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     SHAPE = "wrong shape"
     NOT_FINITE = "not finite"
     TOO_LARGE = "too large"
+    NOT_WHOLE = "no whole numbers"
     WEIGHT = "wrong weight"
     NORM = "norm above the limit"
     REPEATED = "device already counted"
@@ -60,14 +61,23 @@ class NormLimit:
 
 @dataclass(frozen=True, slots=True)
 class UpdateBounds:
-    """How much one device may weigh, and how long its vectors may be."""
+    """How much one device may weigh, how long its vectors may be, and what their entries are.
+
+    `whole` says that the entries it sends are whole numbers of at least 1; none is larger than `entry`.
+    """
 
     weight: float = inf
     norms: tuple[NormLimit, ...] = ()
+    entry: float = inf
+    whole: bool = False
 
     def check(self, values: Mapping[str, FloatArray], weight: float) -> None:
         """Refuse what is out of bounds."""
         if not 0.0 <= weight <= self.weight:
             raise RefusedUpdateError(Reason.WEIGHT, "an update's weight is negative, not finite or too large")
+        if self.whole and not all(bool(np.all((v >= 1.0) & (v == np.rint(v)))) for v in values.values()):
+            raise RefusedUpdateError(Reason.NOT_WHOLE, "an update's counts are not whole numbers of at least 1")
+        if any(v.max(initial=0.0) > self.entry for v in values.values()):
+            raise RefusedUpdateError(Reason.TOO_LARGE, "an update counts more at one place than a device may")
         if not all(limit.holds(values, weight) for limit in self.norms):
             raise RefusedUpdateError(Reason.NORM, "an update is longer than its limit")

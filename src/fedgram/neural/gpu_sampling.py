@@ -29,12 +29,8 @@ class KernelDecoder(RecurrentDecoder):
 
     def __init__(self, network: Network, device: torch.device) -> None:
         super().__init__(network, device)
+        self.can_draw = self.labels <= _MOST_LABELS
         self._keep: Tensor = torch.ones(0, device=device)
-
-    @property
-    def can_draw(self) -> bool:
-        """Whether a row of scores fits into one program."""
-        return self.labels <= _MOST_LABELS
 
     def step(self, state: State, labels: Tensor) -> tuple[State, Tensor]:
         """One step of every layer."""

@@ -36,7 +36,7 @@ def test_every_visit_has_the_probabilities_of_its_prefix(shape: dict[str, Any]) 
     expected = [probabilities(network, list(map(int, words))) for words in sentences]
     for tile in walk(decoder, range(5, 45), seed=3, max_length=12):
         for sample, row, label in zip(tile.sample.tolist(), tile.row.tolist(), tile.label.tolist(), strict=True):
-            p, want = tile.p[row].numpy(), expected[sample][tile.position]
+            p, want = tile.probabilities(decoder.labels)[row].numpy(), expected[sample][tile.position]
             np.testing.assert_allclose(p, want, atol=2e-6)
             assert p[BOS] == 0.0
             assert float(tile.entropy[row]) == pytest.approx(-(want * np.log(np.maximum(want, 1e-99))).sum(), abs=1e-4)
@@ -63,11 +63,11 @@ def test_samples_and_rows_are_the_same_bits_from_any_batches(shape: dict[str, An
     rows = {}
     for tile in walk(decoder, range(300), seed=4, max_length=9):
         for sample, row in zip(tile.sample.tolist(), tile.row.tolist(), strict=True):
-            rows[sample, tile.position] = tile.p[row].numpy().tobytes()
+            rows[sample, tile.position] = tile.probabilities(300)[row].numpy().tobytes()
     for first in range(0, 300, 50):
         for tile in walk(decoder, range(first, first + 50), seed=4, max_length=9):
             for sample, row in zip(tile.sample.tolist(), tile.row.tolist(), strict=True):
-                assert tile.p[row].numpy().tobytes() == rows[first + sample, tile.position]
+                assert tile.probabilities(300)[row].numpy().tobytes() == rows[first + sample, tile.position]
     assert not np.array_equal(whole.values, sample_labels(decoder, range(300), seed=5, max_length=9).values)
 
 
@@ -84,16 +84,16 @@ def test_both_ways_to_draw_give_the_same_labels(monkeypatch: pytest.MonkeyPatch)
             assert torch.equal(compiled.sample, tensors.sample)
             torch.testing.assert_close(compiled.entropy, tensors.entropy, atol=1e-5, rtol=0.0)
             assert tensors.fixed is not None
-            fixed = np.rint(tensors.p.numpy().astype(np.float64) * 2.0**34)
+            fixed = np.rint(tensors.probabilities(decoder.labels).numpy().astype(np.float64) * 2.0**34)
             np.testing.assert_array_equal(tensors.fixed[:, : fixed.shape[1]].numpy(), fixed)
 
 
 def test_rows_are_shared_and_labels_as_frequent_as_they_are_probable() -> None:
     decoder = RecurrentDecoder(tiny_network(3, words=12), CPU)
     first = next(walk(decoder, range(20_000), seed=1))
-    assert first.p.shape == (1, 12)
+    assert first.probabilities(12).shape == (1, 12)
     counts = np.bincount(first.label.numpy(), minlength=12)
-    expected = first.p[0].numpy().astype(np.float64) * 20_000
+    expected = first.probabilities(12)[0].numpy().astype(np.float64) * 20_000
     kept = expected > 0
     assert (((counts - expected)[kept] ** 2) / expected[kept]).sum() < 31.3  # 0.1 % of χ² with 11 degrees of freedom
     assert counts[~kept].sum() == 0
@@ -112,6 +112,6 @@ def test_known_sentences_are_walked_as_if_drawn_and_long_ones_are_cut() -> None:
     )
     for drawn, known in pairs:
         assert torch.equal(drawn.label, known.label)
-        assert torch.equal(drawn.p, known.p)
+        assert torch.equal(drawn.probabilities(decoder.labels), known.probabilities(decoder.labels))
         np.add.at(visits, drawn.sample.numpy(), 1)
     np.testing.assert_array_equal(visits, lengths + 1)
