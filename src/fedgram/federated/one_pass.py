@@ -62,8 +62,9 @@ def run_pass(
         state = task.server_update(state, intake.total)
         waiting = np.setdiff1d(waiting, cohort.reporting)
         report = replace(
-            report, devices=report.devices + intake.total.devices, rounds=number, dropped=report.dropped + cohort.dropped,
-            late=report.late + cohort.late, bytes=sent, refused=report.refused + intake.refused.total(),
+            report, devices=report.devices + intake.total.devices, rounds=number, bytes=sent,
+            dropped=report.dropped + cohort.dropped, late=report.late + cohort.late,
+            refused=report.refused + intake.refused.total(),
         )  # fmt: skip
         on_round(report)
     return state, report
