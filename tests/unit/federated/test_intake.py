@@ -110,7 +110,7 @@ def test_malformed_updates_are_refused_while_the_round_commits(malformed: int) -
         expected[reason] += 1
     assert intake.refused == expected
     assert expected.total() == malformed
-    assert set(expected) == set(Reason)
+    assert set(expected) == set(Reason) - {Reason.NOT_WHOLE}  # this task's numbers need not be whole
     assert intake.counted == set(good)
     assert (intake.total.devices, intake.total.weight) == (50, plain.weight)
     for name, array in plain.arrays.items():
