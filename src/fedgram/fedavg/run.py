@@ -15,6 +15,7 @@ from fedgram.fedavg.engine import Chunk, RoundReport, chunk_size, plan_round, pr
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging
 from fedgram.federated.cohort import CohortPlan, choose_cohort
 from fedgram.federated.driver import Devices
+from fedgram.federated.task import Total
 from fedgram.neural.network import WeightArrays, as_tensors
 from fedgram.neural.ranks import Ranks
 from fedgram.neural.scoring import ScoredText, Scores, score
@@ -55,23 +56,49 @@ class RunResult:
     story: Mapping[str, Any]
 
 
+Collect = Callable[[FedAvgState], tuple[Total, RoundReport, int]]
+
+
 def train(
     task: FederatedAveraging, devices: Devices, cohorts: CohortPlan, dev: ScoredText | None, options: RunOptions, *,
     pieces: bool, device: str = "cpu", ranks: Ranks | None = None, folder: Path | None = None,
     settings: Mapping[str, Any] | None = None, resume: bool = False,
     on_round: Callable[[Moment], object] = lambda _: None,
 ) -> RunResult:  # fmt: skip
-    """Train, from the beginning or from the newest checkpoint in the folder."""
+    """Train on simulated devices, from the beginning or from the newest checkpoint in the folder."""
     if not len(devices.clients):
         raise FedgramError("the population has no clients to train on; check the split")
+    place, ranks = torch.device(device), ranks or Ranks()
+    plans: Iterator[tuple[list[Chunk], RoundReport]] | None = None
+
+    def collect(state: FedAvgState) -> tuple[Total, RoundReport, int]:
+        nonlocal plans
+        plans = plans or prefetched(_plans(task, devices, cohorts, options, state.round, place))
+        chunks, report = next(plans)
+        total, refused = train_round(task, state, chunks, device=place, ranks=ranks)
+        return total, report, refused
+
+    return follow(
+        task, collect, dev, options, pieces=pieces, device=device, ranks=ranks, folder=folder, settings=settings,
+        resume=resume, on_round=on_round,
+    )  # fmt: skip
+
+
+def follow(
+    task: FederatedAveraging, collect: Collect, dev: ScoredText | None, options: RunOptions, *,
+    pieces: bool, device: str = "cpu", ranks: Ranks | None = None, folder: Path | None = None,
+    settings: Mapping[str, Any] | None = None, resume: bool = False,
+    on_round: Callable[[Moment], object] = lambda _: None,
+) -> RunResult:  # fmt: skip
+    """Train on whatever devices `collect` asks; it returns the sum of a round, what is known of it, and the refused."""
     place, ranks = torch.device(device), ranks or Ranks()
     found = read_checkpoint(folder, settings or {}) if folder is not None and resume else None
     state, best = (found.state, found.best) if found else (task.init(), dict(task.start))
     story: dict[str, Any] = dict(found.story) if found else _new_story()
-
-    for chunks, report in prefetched(_plans(task, devices, cohorts, options, state.round, story, place)):
+    last = _is_over(story, options)
+    while not last:
         began = perf_counter()
-        total, refused = train_round(task, state, chunks, device=place, ranks=ranks)
+        total, report, refused = collect(state)
         state = task.server_update(state, total)
         seconds = perf_counter() - began
         scores = None
@@ -82,22 +109,19 @@ def train(
         elif dev is None:
             best, story["best_round"] = state.model.weights, state.round
         _tell(story, state, report, refused, scores)
-        on_round(Moment(state.round, state.loss, report.targets / seconds, scores))
         last = _is_over(story, options)
         if folder is not None and ranks.rank == 0 and (last or state.round % options.checkpoint_every == 0):
             write_checkpoint(folder, Checkpoint(state, best, story), settings or {})
-        if last:
-            break
+        on_round(Moment(state.round, state.loss, report.targets / seconds, scores))
     return RunResult(best, story)
 
 
 def _plans(
     task: FederatedAveraging, devices: Devices, cohorts: CohortPlan, options: RunOptions, done: int,
-    story: Mapping[str, Any], device: torch.device,
+    device: torch.device,
 ) -> Iterator[tuple[list[Chunk], RoundReport]]:  # fmt: skip
     size = chunk_size(task, device)
-    last = done if _is_over(story, options) else options.rounds
-    for number in range(done + 1, last + 1):
+    for number in range(done + 1, options.rounds + 1):
         cohort = choose_cohort(cohorts, devices.clients, seed=options.seed, round_number=number)
         yield plan_round(task, devices, cohort, seed=options.seed, round_number=number, chunk=size)
 

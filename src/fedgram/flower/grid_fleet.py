@@ -1,0 +1,75 @@
+"""A fleet behind Flower's Grid: requests and replies as messages, bytes as arrays, which Flower sends in chunks.
+
+The Grid's own `send_and_receive` sleeps for three seconds between looks and holds every reply in memory at once; here
+requests are pushed and replies pulled in the round's own time. Requests of a round share their content, so Flower
+stores it once, whatever the number of devices.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedgram.flower.fleet import Content, Reply, Request
+
+_PUSHED_AT_ONCE = 100
+MESSAGE_TYPES = {"join": "query.join", "report": "train.report"}
+
+
+def to_records(content: Content) -> Any:
+    """Bytes by name as Flower's records."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    arrays = {name: Array("uint8", (len(data),), "bytes", data) for name, data in content.items()}
+    return RecordDict({"content": ArrayRecord(arrays)})
+
+
+def from_records(records: Any) -> dict[str, bytes]:
+    """The bytes by name of Flower's records."""
+    return {str(name): bytes(array.data) for name, array in records["content"].items()}
+
+
+class GridFleet:
+    """A `Fleet` over a Grid."""
+
+    def __init__(self, grid: Any) -> None:
+        self._grid = grid
+
+    def nodes(self) -> Mapping[int, str]:
+        """The nodes that are online, and their names."""
+        return {int(node.node_id): str(node.name) for node in self._grid.get_nodes()}
+
+    def send(self, requests: Sequence[Request], *, seconds: float) -> list[str]:
+        """Push messages; those of one content share it."""
+        from flwr.app import Message
+
+        names: list[str] = []
+        shared: dict[int, Any] = {}
+        for first in range(0, len(requests), _PUSHED_AT_ONCE):
+            messages = []
+            for request in requests[first : first + _PUSHED_AT_ONCE]:
+                if id(request.content) not in shared:
+                    shared[id(request.content)] = to_records(request.content)
+                kind = MESSAGE_TYPES.get(request.action, f"query.{request.action}")
+                messages.append(
+                    Message(
+                        shared[id(request.content)], request.node, kind, ttl=max(seconds, 5.0), group_id=request.group
+                    )
+                )
+            names += [name or "" for name in self._grid.push_messages(messages)]
+        return names
+
+    def poll(self, requests: Iterable[str]) -> list[Reply]:
+        """Pull the replies that have come."""
+        wanted = list(requests)
+        if not wanted:
+            return []
+        return [_reply(message) for message in self._grid.pull_messages(wanted)]
+
+
+def _reply(message: Any) -> Reply:
+    name = str(message.metadata.reply_to_message_id)
+    if message.has_error():
+        return Reply(name, None, f"error {message.error.code}")
+    try:
+        return Reply(name, from_records(message.content))
+    except (KeyError, AttributeError, TypeError):
+        return Reply(name, None, "malformed message")
