@@ -22,7 +22,7 @@ def control(folder: Folder) -> Iterator[Any]:
 
     tls = folder.config.tls
     client = ControlHttpClient.from_server_address(
-        folder.local_address, not tls, str(folder.authority) if tls else None,
+        folder.local_address, not tls, folder.authority.read_bytes() if tls else None,
         [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
     )  # fmt: skip
     try:

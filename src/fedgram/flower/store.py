@@ -16,7 +16,7 @@ from pathlib import Path
 from fedgram.core.arrays import IntArray, Ragged
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
-from fedgram.text.population import ClientDataset, Population, population_from_messages
+from fedgram.text.population import ClientDataset, Population, messages_by_user, population_from_messages
 
 _FORMAT = "fedgram device 1"
 _TABLES = (
@@ -63,6 +63,16 @@ def write_store(path: str | Path, number: int, texts: Iterable[str]) -> int:
         with atomic_write(path) as file:
             file.write(store.serialize())
     return max(count, 0)
+
+
+def write_population_stores(
+    users: str | Path, folder: Path, *, split: str = "train", most: int | None = None
+) -> tuple[int, int]:
+    """Make a store of every user of a split; returns how many users and messages. Numbers are the population's."""
+    texts = messages_by_user(users)
+    chosen = [(n, name) for n, name in enumerate(sorted(texts)) if texts[name][0] == split][:most]
+    folder.mkdir(parents=True, exist_ok=True)
+    return len(chosen), sum(write_store(folder / f"{n}.sqlite", n, texts[name][1]) for n, name in chosen)
 
 
 def open_store(path: str | Path) -> DeviceStore:

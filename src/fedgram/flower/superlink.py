@@ -5,6 +5,7 @@ the processes that execute them (`/v1/runtime`), and to start a run is to run co
 """
 
 import ipaddress
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -42,10 +43,12 @@ class DevicesOnly:
 
 def main() -> None:
     """Run `flower-superlink` with its usual arguments."""
+    from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
 
+    start_parent_process_monitor(os.getppid())  # end with whoever started this
     extensions.get_middleware = lambda: (Middleware(DevicesOnly),)
     flower_superlink()
 

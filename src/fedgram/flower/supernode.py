@@ -31,6 +31,7 @@ class _Time:
 def main() -> None:
     """Run `flower-supernode` with its usual arguments."""
     from flwr.cli.build import build_fab_from_disk
+    from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.supercore.run import RunNotRunningException
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
@@ -45,6 +46,7 @@ def main() -> None:
 
     loop.get_fused_config_from_fab = checked
     loop.time = _Time()
+    start_parent_process_monitor(os.getppid())  # end with whoever started this
     worker = _start_worker(sys.argv)
     try:
         flower_supernode()
