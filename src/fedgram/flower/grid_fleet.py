@@ -1,4 +1,7 @@
-"""A fleet behind Flower's Grid: requests and replies as messages, bytes as arrays, which Flower sends in chunks.
+"""A fleet behind Flower's Grid: requests and replies as messages, with what they carry as bytes by name.
+
+Flower makes a request over HTTP of every record, so little content goes as one record; much goes as arrays, which
+Flower sends in chunks that are tried again one by one.
 
 The Grid's own `send_and_receive` sleeps for three seconds between looks and holds every reply in memory at once; here
 requests are pushed and replies pulled in the round's own time. Requests of a round share their content, so Flower
@@ -11,20 +14,24 @@ from typing import Any
 from fedgram.flower.fleet import Content, Reply, Request
 
 _PUSHED_AT_ONCE = 100
+_LITTLE = 1 << 18
 MESSAGE_TYPES = {"join": "query.join", "report": "train.report"}
 
 
 def to_records(content: Content) -> Any:
     """Bytes by name as Flower's records."""
-    from flwr.app import Array, ArrayRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+    if sum(map(len, content.values())) <= _LITTLE:
+        return RecordDict({"content": ConfigRecord(dict(content))})
     arrays = {name: Array("uint8", (len(data),), "bytes", data) for name, data in content.items()}
     return RecordDict({"content": ArrayRecord(arrays)})
 
 
 def from_records(records: Any) -> dict[str, bytes]:
     """The bytes by name of Flower's records."""
-    return {str(name): bytes(array.data) for name, array in records["content"].items()}
+    content = records["content"].items()
+    return {str(name): bytes(part if isinstance(part, bytes) else part.data) for name, part in content}
 
 
 class GridFleet:

@@ -79,6 +79,14 @@ def read_public_key(path: Path) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
+def read_private_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
+    """A device's pair of keys."""
+    key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(path, "is not an elliptic-curve key")
+    return key, key.public_key()
+
+
 def write_secret(path: Path, content: bytes) -> None:
     """Write what nobody else may read."""
     path.unlink(missing_ok=True)
