@@ -18,6 +18,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.random import Stream
 from fedgram.federated.averaging import ServerModel, ServerStep, move
 from fedgram.federated.task import Total, Update
+from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.neural.batching import ClientBatches, pack_clients
 from fedgram.neural.local_training import LocalTraining, train_clients
 from fedgram.neural.model import ModelShape
@@ -115,6 +116,14 @@ class FederatedAveraging:
             raise FedgramError("the weights to start from do not have the network's shape")
         sizes = {name: prod(size) for name, size in self.shape.sizes().items()}
         object.__setattr__(self, "size", {**sizes, LOSS: 1, TARGETS: 1})
+
+    @property
+    def bounds(self) -> UpdateBounds:
+        """The most sentences a device weighs, and the norm limit on its change."""
+        most = 1.0 if self.plan.weighting == "uniform" else float(self.plan.max_sentences)
+        limit = self.plan.update_norm
+        norms = () if limit is None else (NormLimit(tuple(self.shape.sizes()), limit, by_weight=True),)
+        return UpdateBounds(most, norms)
 
     def init(self) -> FedAvgState:
         """The weights to start from."""

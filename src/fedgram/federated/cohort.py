@@ -1,7 +1,9 @@
 """Who takes part in a round: more devices are asked than needed, some drop out, the first to report count."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
+
+import numpy as np
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
@@ -27,18 +29,24 @@ class CohortPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
-    """One round's devices: those whose reports count, and how many were asked, dropped out, or came too late."""
+    """One round's devices: those whose reports count, and how many were asked, dropped out, or came too late.
+
+    `missing` has those that were asked and do not count.
+    """
 
     reporting: LongArray
     asked: int
     dropped: int
     late: int
+    missing: LongArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def choose_cohort(plan: CohortPlan, clients: LongArray, *, seed: int, round_number: int) -> Cohort:
     """The cohort of a round, without repetition; it depends on the seed and the round alone."""
     rng = stream(seed, "cohort", round_number)
     asked = rng.permutation(clients)[: ceil(plan.devices * plan.over_selection)]
-    reports = asked[rng.random(len(asked)) >= plan.dropout]
-    counted = reports[: plan.devices]
-    return Cohort(counted, len(asked), len(asked) - len(reports), len(reports) - len(counted))
+    stays = rng.random(len(asked)) >= plan.dropout
+    reports = asked[stays]
+    counted, late = reports[: plan.devices], reports[plan.devices :]
+    missing = np.concatenate([asked[~stays], late])
+    return Cohort(counted, len(asked), len(asked) - len(reports), len(late), missing)

@@ -8,6 +8,7 @@ report or on how they are split over workers, and secure aggregation masks the v
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
+from fedgram.federated.validation import Reason, RefusedUpdateError, UpdateBounds
 from fedgram.text.population import ClientDataset
 
 
@@ -78,26 +80,36 @@ class Total:
         return cls(bits, {name: np.zeros(n, np.int64) for name, n in size.items()})
 
     def add(self, update: Update) -> None:
-        """Add one device's update."""
-        if self.arrays.keys() != update.size.keys() or any(len(a) != update.size[n] for n, a in self.arrays.items()):
-            raise InvariantError("an update has other vectors than the round's total")
-        for name, array in self.arrays.items():
-            self._check(update.index[name], update.values[name], len(array))
-        if not 0.0 <= update.weight < 2.0 ** (_SAFE_BITS - self.bits):
-            raise InvariantError("an update's weight is negative, not finite or too large")
+        """Add one device's update; one that is not sound is refused."""
+        self.check(update)
+        self.add_checked(update)
+
+    def add_checked(self, update: Update) -> None:
+        """Add an update that `check` has accepted."""
         for name, array in self.arrays.items():
             _add_fixed_point(array, update.index[name], update.values[name], 2.0**self.bits)
         self.weight += round(update.weight * 2**self.bits)
         self.devices += 1
 
-    def _check(self, index: LongArray, values: FloatArray, size: int) -> None:
+    def check(self, update: Update) -> None:
         """Refuse what the kernel must not see: the numbers come from devices."""
+        if self.arrays.keys() != update.size.keys() or any(len(a) != update.size[n] for n, a in self.arrays.items()):
+            raise RefusedUpdateError(Reason.SHAPE, "an update has other vectors than the round's total")
+        for name, array in self.arrays.items():
+            self._check(update.index[name], update.values[name], len(array))
+        if not 0.0 <= update.weight < 2.0 ** (_SAFE_BITS - self.bits):
+            raise RefusedUpdateError(Reason.WEIGHT, "an update's weight is negative, not finite or too large")
+
+    def _check(self, index: LongArray, values: FloatArray, size: int) -> None:
         if index.ndim != 1 or index.shape != values.shape:
-            raise InvariantError("an update's places and values differ in number")
+            raise RefusedUpdateError(Reason.SHAPE, "an update's places and values differ in number")
         if len(index) and not (index[0] >= 0 and index[-1] < size and bool((index[1:] > index[:-1]).all())):
-            raise InvariantError("an update's places do not rise within its vector")
-        if len(values) and not np.abs(values).max() < 2.0 ** (_SAFE_BITS - self.bits):
-            raise InvariantError("an update holds a value that is not finite or too large")
+            raise RefusedUpdateError(Reason.SHAPE, "an update's places do not rise within its vector")
+        largest = float(np.abs(values).max()) if len(values) else 0.0
+        if not isfinite(largest):
+            raise RefusedUpdateError(Reason.NOT_FINITE, "an update holds a value that is not finite")
+        if not largest < 2.0 ** (_SAFE_BITS - self.bits):
+            raise RefusedUpdateError(Reason.TOO_LARGE, "an update holds a value that is too large")
 
     def __add__(self, other: "Total") -> "Total":
         """The sum of two shards of a round."""
@@ -124,6 +136,10 @@ class FederatedTask(Protocol[State]):
     @property
     def size(self) -> Mapping[str, int]:
         """The length of each vector of an update."""
+
+    @property
+    def bounds(self) -> UpdateBounds:
+        """How much one device may contribute."""
 
     def init(self) -> State:
         """The server's state before the first round."""

@@ -16,6 +16,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
 from fedgram.federated.task import Total, Update
+from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.population import ClientDataset
 from fedgram.text.unigrams import UnigramCounts
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
@@ -70,6 +71,9 @@ class UnigramTask:
         self.unit = _USUAL_LENGTH if np.isinf(clip) else clip  # squares are sent in its square, to stay within range
         n = len(vocabulary)
         self.size: Mapping[str, int] = {"weight": n, "square": n, "cross": n, "length_square": 1}
+        longest = {"weight": clip, "square": 1.0, "cross": 1.0, "length_square": 1.0}
+        norms = () if np.isinf(clip) else tuple(NormLimit((name,), most, order=1) for name, most in longest.items())
+        self.bounds = UpdateBounds(weight=1.0, norms=norms)
 
     def init(self) -> UnigramState:
         """Nothing collected yet."""

@@ -28,7 +28,7 @@ def update_from_bytes(data: bytes) -> Update:
         index = {name: artefact.arrays[f"index.{name}"] for name in size}
         values = {name: artefact.arrays[f"values.{name}"] for name in size}
         weight = float(artefact.fields["weight"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvariantError(f"an update lacks a part: {error}") from None
     if any(a.dtype != np.int64 for a in index.values()) or any(a.dtype != np.float64 for a in values.values()):
         raise InvariantError("an update holds numbers of another type")

@@ -14,8 +14,10 @@ app = ClientApp()
 
 def _device(context: Context) -> Device:
     config = context.node_config
-    least = int(config.get("min-messages", 1))
-    return open_device(str(config["data"]), str(config["jobs"]), min_messages=least, hooks=str(config.get("hooks", "")))
+    return open_device(
+        str(config["data"]), str(config["jobs"]), min_messages=int(config.get("min-messages", 1)),
+        hooks=str(config.get("hooks", "")), masked_with=int(config.get("masked-with", 0)),
+    )  # fmt: skip
 
 
 def _answer(message: Message, context: Context, act: Callable[[Device, dict[str, bytes]], Any]) -> Message:
@@ -31,6 +33,12 @@ def _answer(message: Message, context: Context, act: Callable[[Device, dict[str,
 def join(message: Message, context: Context) -> Message:
     """Take a job, and say who this is."""
     return _answer(message, context, Device.join)
+
+
+@app.train("secure")
+def secure(message: Message, context: Context) -> Message:
+    """Take the next step of a masked round."""
+    return _answer(message, context, Device.secure)
 
 
 @app.train("report")

@@ -5,7 +5,7 @@ of devices in this process.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 Content = Mapping[str, bytes]
@@ -13,12 +13,21 @@ Content = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A message to a node: what it is to do (`join`, `report`, …), and what it needs for that."""
+    """A message to a node: what it is to do (`join`, `report`, …), and what it needs for that.
+
+    `shared` is what all of a round's requests have in common: the same object for each, so that it is stored once.
+    """
 
     node: int
     action: str
     content: Content
+    shared: Content = field(default_factory=dict)
     group: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(map(len, (*self.content.values(), *self.shared.values())))
 
     def __repr__(self) -> str:
         return f"Request({self.node}, {self.action})"

@@ -34,12 +34,16 @@ class RoundsConfig:
 
 @dataclass(frozen=True, slots=True)
 class FederationConfig:
-    """A federation: its name, where its server is, and whether the way there is encrypted and devices known."""
+    """A federation: its name, where its server is, and whether the way there is encrypted and devices known.
+
+    `masked_with` is the fewest devices whose sum the server may learn; 0: it sees every device's update.
+    """
 
     name: str = "federation"
     host: str = "127.0.0.1"
     port: Annotated[int, Between(1, 65535)] = 8765
     tls: bool = True
+    masked_with: Annotated[int, Between(0, 65536)] = 3
     metrics_port: Annotated[int, Between(0, 65535)] = 0
     rounds: RoundsConfig = field(default_factory=RoundsConfig)
 

@@ -15,23 +15,28 @@ from fedgram.flower.fleet import Content, Reply, Request
 
 _PUSHED_AT_ONCE = 100
 _LITTLE = 1 << 18
-MESSAGE_TYPES = {"join": "query.join", "report": "train.report"}
+MESSAGE_TYPES = {"join": "query.join", "report": "train.report", "secure": "train.secure"}
 
 
 def to_records(content: Content) -> Any:
     """Bytes by name as Flower's records."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+    from flwr.app import RecordDict
+
+    return RecordDict({"content": _record(content)})
+
+
+def _record(content: Content) -> Any:
+    from flwr.app import Array, ArrayRecord, ConfigRecord
 
     if sum(map(len, content.values())) <= _LITTLE:
-        return RecordDict({"content": ConfigRecord(dict(content))})
-    arrays = {name: Array("uint8", (len(data),), "bytes", data) for name, data in content.items()}
-    return RecordDict({"content": ArrayRecord(arrays)})
+        return ConfigRecord(dict(content))
+    return ArrayRecord({name: Array("uint8", (len(data),), "bytes", data) for name, data in content.items()})
 
 
 def from_records(records: Any) -> dict[str, bytes]:
     """The bytes by name of Flower's records."""
-    content = records["content"].items()
-    return {str(name): bytes(part if isinstance(part, bytes) else part.data) for name, part in content}
+    parts = [item for name in ("content", "shared") if name in records for item in records[name].items()]
+    return {str(name): bytes(part if isinstance(part, bytes) else part.data) for name, part in parts}
 
 
 class GridFleet:
@@ -46,21 +51,20 @@ class GridFleet:
 
     def send(self, requests: Sequence[Request], *, seconds: float) -> list[str]:
         """Push messages; those of one content share it."""
-        from flwr.app import Message
+        from flwr.app import Message, RecordDict
 
         names: list[str] = []
         shared: dict[int, Any] = {}
         for first in range(0, len(requests), _PUSHED_AT_ONCE):
             messages = []
             for request in requests[first : first + _PUSHED_AT_ONCE]:
-                if id(request.content) not in shared:
-                    shared[id(request.content)] = to_records(request.content)
-                kind = MESSAGE_TYPES.get(request.action, f"query.{request.action}")
-                messages.append(
-                    Message(
-                        shared[id(request.content)], request.node, kind, ttl=max(seconds, 5.0), group_id=request.group
-                    )
-                )
+                records = RecordDict({"content": _record(request.content)})
+                if request.shared:
+                    key = id(request.shared)
+                    shared[key] = shared.get(key) or _record(request.shared)
+                    records["shared"] = shared[key]
+                kind = MESSAGE_TYPES[request.action]
+                messages.append(Message(records, request.node, kind, ttl=max(seconds, 5.0), group_id=request.group))
             names += [name or "" for name in self._grid.push_messages(messages)]
         return names
 

@@ -23,12 +23,11 @@ from fedgram.text.population import Population
 from fedgram.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from fedgram.fedavg.task import FedAvgState, TrainingPlan
+    from fedgram.fedavg.task import FedAvgState, FederatedAveraging, TrainingPlan
     from fedgram.neural.model import ModelShape
     from fedgram.neural.network import Coding, WeightArrays
 
 KIND, STATE, VERSION = "federated-job", "federated-state", 1
-MOST_NORM = 1e4  # of a device's change, where the plan sets no limit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,14 +49,6 @@ class UnigramJob:
         data = device_data(own, number, own.word_ids(self.vocabulary))
         return task.client_update(task.init(), data, device_stream(self.seed, round_number, number))
 
-    def check(self, update: Update) -> str | None:
-        """Why an update cannot be a device's; None if it can. Its shape and its numbers' range `Total` checks."""
-        if update.weight != 1.0 or any((v < 0).any() for v in update.values.values()):
-            return "out of bounds"
-        if not np.isinf(self.clip) and update.values["weight"].sum() > self.clip * (1 + 1e-9):
-            return "counts for too much"
-        return None
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FedAvgJob:
@@ -68,6 +59,13 @@ class FedAvgJob:
     coding: "Coding"
     seed: int
     name = "fedavg"
+
+    def task(self) -> "FederatedAveraging":
+        """The computation, as far as it does not depend on weights."""
+        from fedgram.fedavg.task import FederatedAveraging
+
+        empty = {name: np.zeros(size, np.float32) for name, size in self.shape.sizes().items()}
+        return FederatedAveraging(self.shape, empty, self.plan)
 
     def update(self, own: Population, number: int, state: bytes) -> Update:
         """What a device with this text sends."""
@@ -82,21 +80,6 @@ class FedAvgJob:
         task = FederatedAveraging(self.shape, weights, self.plan)
         before = FedAvgState(round_number - 1, ServerModel(weights))
         return task.client_update(before, data, device_stream(self.seed, round_number, number))
-
-    def check(self, update: Update) -> str | None:
-        """Why an update cannot be a device's; None if it can. Its shape and its numbers' range `Total` checks."""
-        from fedgram.fedavg.task import LOSS, TARGETS, change_norm
-
-        plan = self.plan
-        most = 1.0 if plan.weighting == "uniform" else float(plan.max_sentences)
-        loss, targets = (float(update.values[name].sum()) for name in (LOSS, TARGETS))
-        if not 0 <= update.weight <= most or not 0 <= targets <= plan.epochs * plan.max_sentences * plan.length:
-            return "counts for too much"
-        norm = change_norm({name: v for name, v in update.values.items() if name not in (LOSS, TARGETS)})
-        limit = MOST_NORM if plan.update_norm is None else plan.update_norm
-        if not norm <= update.weight * limit * (1 + 1e-6) or not 0 <= loss < np.inf:
-            return "norm out of bounds"
-        return None
 
 
 Job = UnigramJob | FedAvgJob

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
+from fedgram.federated.secure.settings import SecureSettings
 from fedgram.flower.fleet import Fleet
 from fedgram.flower.job import FedAvgJob, Job, UnigramJob, job_from_bytes, job_to_bytes
 from fedgram.flower.journal import Journal
@@ -35,13 +36,17 @@ ORDER, JOB, START, ROUNDS, OUTCOME, LOCK = "order.json", "job", "start.safetenso
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run: how many rounds, how, and for FedAvg how to follow it; `dev` is a population with dev users."""
+    """What to run: how many rounds, how, and for FedAvg how to follow it; `dev` is a population with dev users.
+
+    `masked_with` is the fewest devices of a masked sum; 0: updates come unmasked.
+    """
 
     rounds: int
     plan: RoundPlan
     journal: str
     evaluate_every: int = 10
     patience: int | None = None
+    masked_with: int = 0
     dev: str | None = None
     dev_users: int = 0
 
@@ -84,7 +89,8 @@ def execute(work: Path, fleet: Fleet) -> None:
     with locked(work, seconds=120):
         order, job = read_order(work)
         journal = Journal(Path(order.journal), job.name, order.rounds)
-        server = Server(fleet, job, order.plan, tell=journal.tell)
+        masking = SecureSettings(min_devices=order.masked_with) if order.masked_with else None
+        server = Server(fleet, job, order.plan, masking=masking, tell=journal.tell)
         journal.tell("run began", {"rounds": order.rounds})
         try:
             _run(work, order, job, server)

@@ -76,6 +76,7 @@ def start_supernode(
         safety = ["--root-certificates", str(folder.authority), "--auth-supernode-private-key", str(home / "key")]
     values = {"data": str(store.path.resolve()), "jobs": str(home / "jobs"), "hooks": hooks}
     config = " ".join(f'{name}="{value}"' for name, value in values.items()) + f" min-messages={min_messages}"
+    config += f" masked-with={folder.config.masked_with}"
     if any(mark in value for value in values.values() for mark in '"\\\n'):
         raise FedgramError("a device's paths may not hold quotes or backslashes")
     command = [

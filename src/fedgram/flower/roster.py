@@ -51,7 +51,8 @@ class Roster:
             node for node in sorted(self._names)
             if node not in self._device and node not in asked and self._not_before.get(node, now) <= now
         ]  # fmt: skip
-        requests = [Request(node, "join", {"job": self._job}) for node in new]
+        job = {"job": self._job}
+        requests = [Request(node, "join", {}, job) for node in new]
         if requests:
             for node, name in zip(new, self._fleet.send(requests, seconds=4 * self._ask_again), strict=True):
                 self._not_before[node] = now + self._ask_again

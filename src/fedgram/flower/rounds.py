@@ -122,7 +122,7 @@ def collect(
             tally.asked += 1
             if name:
                 waiting[name] = device
-                tally.bytes_sent += sum(map(len, sent.content.values()))
+                tally.bytes_sent += sent.size
             else:
                 tally.failed["not sent"] += 1
 
@@ -154,7 +154,7 @@ def _take(fleet: Fleet, waiting: dict[str, int], fold: Fold, plan: RoundPlan, ta
                 continue
             came += 1
             tally.bytes_received += reply.size
-            if problem := _problem(reply):
+            if problem := problem_of(reply):
                 tally.failed[problem] += 1
             elif reason := fold(device, reply.content or {}):
                 tally.refused[reason] += 1
@@ -165,7 +165,8 @@ def _take(fleet: Fleet, waiting: dict[str, int], fold: Fold, plan: RoundPlan, ta
     return came
 
 
-def _problem(reply: Reply) -> str | None:
+def problem_of(reply: Reply) -> str | None:
+    """Why a reply holds no answer; None if it does."""
     if reply.content is None:
         return reply.error or "no content"
     if "failed" in reply.content:

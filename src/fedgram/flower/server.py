@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedgram.core.errors import FedgramError
+from fedgram.federated.intake import Intake
+from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import FederatedTask, Total
 from fedgram.federated.unigram_collection import UnigramState
-from fedgram.federated.wire import update_from_bytes
 from fedgram.flower.fleet import Content, Fleet, Request
 from fedgram.flower.job import FedAvgJob, Job, UnigramJob, fedavg_state, job_digest, job_to_bytes, unigram_state
 from fedgram.flower.ledger import read_rounds, write_round
+from fedgram.flower.masked_round import MaskedRound
 from fedgram.flower.roster import Roster
 from fedgram.flower.rounds import Abandoned, RoundPlan, Tally, collect, order_of_asking
 
@@ -32,10 +34,11 @@ class Server:
     """Runs a job's rounds over a fleet; `tell` is told of what happens, in words and numbers, never in text."""
 
     def __init__(
-        self, fleet: Fleet, job: Job, plan: RoundPlan, *, tell: Tell = lambda *_: None,
+        self, fleet: Fleet, job: Job, plan: RoundPlan, *, masking: SecureSettings | None = None,
+        tell: Tell = lambda *_: None,
         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self.fleet, self.job, self.plan, self.tell = fleet, job, plan, tell
+        self.fleet, self.job, self.plan, self.masking, self.tell = fleet, job, plan, masking, tell
         self._clock, self._sleep = clock, sleep
         content = job_to_bytes(job)
         self._digest = job_digest(content).encode()
@@ -43,20 +46,13 @@ class Server:
 
     def round(self, number: int, task: FederatedTask[Any], state: bytes) -> Total:
         """The sum of a round's updates; a round with too few is tried again."""
-        content = {"job": self._digest, "state": state}
         for attempt in range(self.plan.attempts):
             present = self.roster.wait_for(self.plan.wait_for, self.plan.wait_seconds)
             order = order_of_asking(list(present), seed=self.job.seed, round_number=number, attempt=attempt)
-            total = Total.zero(task.size, task.bits)
             began = self._clock()
             self.tell("round began", {"round": number, "attempt": attempt, "devices": len(present)})
             try:
-                tally = collect(
-                    self.fleet, [(device, present[device]) for device in order],
-                    lambda node: Request(node, "report", content, str(number)), self._fold(total), self.plan,
-                    clock=self._clock, sleep=self._sleep,
-                    on_progress=lambda t: self.tell("progress", {"round": number, **t.fields()}),
-                )  # fmt: skip
+                total, tally = self._attempt(number, task, state, [(device, present[device]) for device in order])
             except Abandoned as why:
                 self.tell("round abandoned", {"round": number, "why": str(why), **why.tally.fields()})
                 self._mind(why.tally)
@@ -68,31 +64,35 @@ class Server:
             return total
         raise FedgramError(f"round {number} was abandoned {self.plan.attempts} times; the state before it is kept")
 
+    def _attempt(
+        self, number: int, task: FederatedTask[Any], state: bytes, order: list[tuple[int, int]]
+    ) -> tuple[Total, Tally]:
+        """The sum of the updates of devices in this order, masked on the way or not; it is whole, or there is none."""
+        job, own = {"job": self._digest}, {"state": state}
+
+        def on_progress(tally: Tally) -> None:
+            self.tell("progress", {"round": number, **tally.fields()})
+
+        if self.masking is not None:
+            masked = MaskedRound(
+                self.fleet, order, task, self.masking, self.plan, content=job, state=own, group=str(number),
+                clock=self._clock, sleep=self._sleep, on_progress=on_progress,
+            )  # fmt: skip
+            return masked.collect(), masked.tally
+        intake, shared = Intake(task, (device for device, _ in order)), {**job, **own}
+
+        def fold(device: int, content: Content) -> str | None:
+            return intake.offer(device, content.get("update", b""))
+
+        tally = collect(
+            self.fleet, order, lambda node: Request(node, "report", {}, shared, str(number)), fold, self.plan,
+            clock=self._clock, sleep=self._sleep, on_progress=on_progress,
+        )  # fmt: skip
+        return intake.total, tally
+
     def _mind(self, tally: Tally) -> None:
         if tally.failed["NotKnown"]:  # a device lost the job, as one does that is set up anew
             self.roster.forget()
-
-    def _fold(self, total: Total) -> Callable[[int, Content], str | None]:
-        """What takes a report into the total; whatever a device sends, the total stays sane."""
-        counted: set[int] = set()
-
-        def fold(device: int, content: Content) -> str | None:
-            if device in counted:
-                return "counted already"
-            try:
-                update = update_from_bytes(content["update"])
-                if update.size != {name: len(array) for name, array in total.arrays.items()}:
-                    return "other vectors"
-                trial = self.job.check(update)
-                if trial is None:
-                    total.add(update)
-            except (FedgramError, KeyError, ValueError, TypeError, OverflowError):
-                return "malformed"
-            if trial is None:
-                counted.add(device)
-            return trial
-
-        return fold
 
 
 def run_unigrams(

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from fedgram.federated.secure.settings import SecureSettings
 from fedgram.flower.device import Device
 from fedgram.flower.fleet import Reply, Request
 from fedgram.flower.store import open_store, write_store
@@ -11,13 +12,16 @@ from fedgram.flower.store import open_store, write_store
 Misbehave = Callable[[Request, dict[str, bytes]], dict[str, bytes] | None]
 
 
-def make_devices(folder: Path, texts: Mapping[int, Sequence[str]]) -> dict[int, Device]:
+def make_devices(
+    folder: Path, texts: Mapping[int, Sequence[str]], masking: SecureSettings | None = None
+) -> dict[int, Device]:
     """Devices by node; node 100 + n is device n."""
     devices = {}
     for number, own in texts.items():
         path = folder / f"{number}.sqlite"
         write_store(path, number, own)
-        devices[100 + number] = Device(open_store(path), Path(tempfile.mkdtemp(dir=folder)))
+        jobs = Path(tempfile.mkdtemp(dir=folder)) / "jobs"
+        devices[100 + number] = Device(open_store(path), jobs, masking=masking)
     return devices
 
 
@@ -41,9 +45,9 @@ class LocalFleet:
             self.sent.append(request)
             names.append(name)
             device = self.devices[request.node]
-            act = device.join if request.action == "join" else device.report
+            act = {"join": device.join, "report": device.report, "secure": device.secure}[request.action]
             try:
-                reply = act(dict(request.content))
+                reply = act({**request.content, **request.shared})
             except Exception as error:
                 reply = {"failed": type(error).__name__.encode()}
             changed = self.misbehave(request, reply)

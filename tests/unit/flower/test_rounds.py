@@ -9,6 +9,7 @@ from tests.unit.flower.fleets import LocalFleet, make_devices
 from fedgram.core.errors import FedgramError
 from fedgram.federated.cohort import CohortPlan, choose_cohort
 from fedgram.federated.driver import Devices, run_rounds
+from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Update
 from fedgram.federated.unigram_collection import UnigramState
 from fedgram.federated.wire import update_to_bytes
@@ -41,12 +42,15 @@ class Clock:
         self.now += seconds
 
 
-def make_server(fleet: LocalFleet, plan: RoundPlan) -> tuple[Server, list[tuple[str, dict[str, object]]]]:
+def make_server(
+    fleet: LocalFleet, plan: RoundPlan, masking: SecureSettings | None = None
+) -> tuple[Server, list[tuple[str, dict[str, object]]]]:
     told: list[tuple[str, dict[str, object]]] = []
     clock = Clock()
     server = Server(
-        fleet, JOB, plan, tell=lambda event, about: told.append((event, dict(about))), clock=clock, sleep=clock.sleep
-    )
+        fleet, JOB, plan, masking=masking, tell=lambda event, about: told.append((event, dict(about))), clock=clock,
+        sleep=clock.sleep,
+    )  # fmt: skip
     return server, told
 
 
@@ -153,7 +157,9 @@ def test_nonsense_does_not_enter_the_sum(tmp_path: Path) -> None:
     only = Devices(POPULATION, DEVICES.codes, np.arange(5, 12, dtype=np.int64))
     assert same(state, run_rounds(JOB.task(), only, CohortPlan(12, 1.0, 0.0), rounds=1, seed=5))
     refused = next(about["refused"] for event, about in told if event == "round summed")
-    assert refused == {"malformed": 2, "counts for too much": 1, "out of bounds": 1, "other vectors": 1}
+    assert refused == {
+        "damaged": 1, "not finite": 2, "norm above the limit": 1, "wrong shape": 1,
+    }  # fmt: skip
 
 
 def test_a_crash_loses_the_current_round_alone(tmp_path: Path) -> None:
@@ -216,3 +222,60 @@ def test_a_device_with_too_little_text_is_not_asked(tmp_path: Path) -> None:
     assert server.roster.turned_away == {"not ready": 1}
     with pytest.raises(FedgramError, match="2 of 3 devices are there after 60 s"):
         server.roster.wait_for(3, 60)
+
+
+MASKING = SecureSettings(min_devices=3)
+
+
+def test_masked_rounds_give_what_the_driver_gives(tmp_path: Path) -> None:
+    fleet = LocalFleet(make_devices(tmp_path, TEXTS, MASKING))
+    server, told = make_server(fleet, RoundPlan(5, 1.0, minimum=5, wait_for=12, batch=2), MASKING)
+    state = run_unigrams(server, JOB, 2, tmp_path / "ledger", {})
+    assert same(state, run_rounds(JOB.task(), DEVICES, CohortPlan(5, 1.0, 0.0), rounds=2, seed=5))
+    assert sum(request.action == "secure" for request in fleet.sent) == 2 * 4 * 5
+    assert {about["late"] for event, about in told if event == "round summed"} == {0}
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_devices_that_leave_a_masked_round_are_left_out_of_its_sum(tmp_path: Path, step: int) -> None:
+    gone = {101, 108}
+
+    def leave(request: Request, reply: dict[str, bytes]) -> dict[str, bytes] | None:
+        leaves = request.action == "secure" and request.node in gone and request.content["message"][5] == 2 * step + 1
+        return None if leaves else reply
+
+    fleet = LocalFleet(make_devices(tmp_path, TEXTS, MASKING), leave)
+    server, told = make_server(fleet, RoundPlan(12, 1.0, minimum=5, wait_for=12, deadline=40), MASKING)
+    state = run_unigrams(server, JOB, 1, tmp_path / "ledger", {})
+    counted = [n for n in range(12) if step == 3 or 100 + n not in gone]
+    only = Devices(POPULATION, DEVICES.codes, np.array(counted, np.int64))
+    assert same(state, run_rounds(JOB.task(), only, CohortPlan(12, 1.0, 0.0), rounds=1, seed=5))
+    assert next(about["late"] for event, about in told if event == "round summed") == (0 if step == 3 else 2)
+
+
+def test_masked_rounds_with_too_few_devices_are_abandoned(tmp_path: Path) -> None:
+    def leave(request: Request, reply: dict[str, bytes]) -> dict[str, bytes] | None:
+        leaves = request.action == "secure" and request.node > 103 and request.content["message"][5] == 5
+        return None if leaves else reply
+
+    fleet = LocalFleet(make_devices(tmp_path, TEXTS, MASKING), leave)
+    server, told = make_server(fleet, RoundPlan(12, 1.0, minimum=3, wait_for=12, deadline=40, attempts=1), MASKING)
+    with pytest.raises(FedgramError, match="round 1 was abandoned"):
+        run_unigrams(server, JOB, 1, tmp_path / "ledger", {})
+    assert "are needed to unmask" in str(next(about["why"] for event, about in told if event == "round abandoned"))
+
+
+def test_a_masked_device_sends_nothing_unmasked_and_a_step_is_not_taken_twice(tmp_path: Path) -> None:
+    devices = make_devices(tmp_path, TEXTS, MASKING)
+    fleet = LocalFleet(devices)
+    server, _ = make_server(fleet, RoundPlan(12, 1.0, minimum=3, wait_for=12, attempts=1))
+    with pytest.raises(FedgramError, match="abandoned"):
+        run_unigrams(server, JOB, 1, tmp_path / "ledger", {})
+    run_unigrams(make_server(fleet, RoundPlan(12, 1.0, wait_for=12), MASKING)[0], JOB, 1, tmp_path / "masked", {})
+    for request in [r for r in fleet.sent if r.action == "secure" and r.content["message"][5] > 1][:8]:
+        assert devices[request.node].secure({**request.content, **request.shared}) == {"declined": b"round not known"}
+    stricter = SecureSettings(min_devices=4)
+    server, told = make_server(fleet, RoundPlan(12, 1.0, minimum=4, wait_for=12, attempts=1), stricter)
+    with pytest.raises(FedgramError, match="abandoned"):
+        run_unigrams(server, JOB, 1, tmp_path / "other", {})
+    assert next(about["failed"] for event, about in told if event == "round abandoned") == {"RefusedMessageError": 12}

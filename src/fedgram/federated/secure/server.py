@@ -1,0 +1,241 @@
+"""The server of a secure round: it carries sealed shares, adds masked vectors, and takes the masks off their sum.
+
+    U1 ⊇ U2 ⊇ U3 ⊇ U4    devices that sent keys, shares, a masked vector, and what unmasks the sum
+
+    Σ_{i∈U3} x_i = Σ_{i∈U3} y_i − Σ_{i∈U3} PRG(b_i) − Σ_{i∈U3, j∈U2∖U3} ±PRG(s_ij)
+
+The seeds b_i of those who reported and the keys s_j of those who left after sharing are recovered from t shares each,
+and are checked against what the devices said beforehand: the sum is right, or the round is abandoned. Whatever carries
+the bytes calls `begin`, then `receive` and `advance` four times, then `total`.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.core.arrays import LongArray
+from fedgram.federated.secure import messages
+from fedgram.federated.secure.messages import Kind
+from fedgram.federated.secure.primitives import (
+    KEY_BYTES,
+    KeyPair,
+    Words,
+    add_mask,
+    commitment,
+    derive,
+    signed,
+    unpack,
+)
+from fedgram.federated.secure.settings import MAX_DEVICES, AbandonedRoundError, RefusedMessageError, SecureSettings
+from fedgram.federated.secure.shamir import recover
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecureSum:
+    """The sum of the vectors of these devices."""
+
+    vector: LongArray
+    devices: tuple[int, ...]
+
+
+class SecureServer:
+    """The server in one round. Devices are named by the whole numbers that the transport knows them by."""
+
+    def __init__(self, settings: SecureSettings, length: int, entropy: Callable[[int], bytes] = os.urandom) -> None:
+        self.settings, self.length = settings, length
+        self._nonce, self._order_seed, self._probe = entropy(32), entropy(16), KeyPair(entropy(32))
+        self._context = messages.round_context(self._nonce, settings, length)
+        self._due: Kind | None = None
+        self._waiting: set[int] = set()
+        self._asked: set[int] = set()
+        self._number: dict[int, int] = {}  # of a device on the ring
+        self._device: list[int] = []  # at a place on the ring
+        self._keys: dict[int, bytes] = {}  # by device, then all by number
+        self._commitments: dict[int, bytes] = {}
+        self._sealed: dict[int, dict[int, bytes]] = {}
+        self._sharing: set[int] = set()  # U2
+        self._reported: set[int] = set()  # U3
+        self._sum: Words = np.zeros(0, np.uint64)
+        self._shares: dict[int, dict[int, int]] = {}
+        self._abandoned: str | None = None
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The devices whose answers are still out in this step."""
+        return frozenset(self._waiting)
+
+    def begin(self, devices: Iterable[int]) -> dict[int, bytes]:
+        """Ask these devices to take part; the request of each."""
+        if self._due is not None:
+            raise RefusedMessageError("this round has begun already")
+        self._asked = set(devices)
+        if len(self._asked) > MAX_DEVICES:
+            raise AbandonedRoundError(f"a secure round has at most {MAX_DEVICES} devices, not {len(self._asked)}")
+        self._due, self._waiting = Kind.KEYS, set(self._asked)
+        return dict.fromkeys(sorted(self._asked), messages.invitation(self._nonce, self.settings, self.length))
+
+    def receive(self, device: int, answer: bytes) -> None:
+        """Take a device's answer to the step that is going on; one answer each."""
+        self._refuse_if_abandoned()
+        if device not in self._waiting:
+            known = device in self._asked
+            raise RefusedMessageError("a device answers twice, or too late" if known else "a device was not asked")
+        if self._due == Kind.KEYS:
+            self._take_keys(device, answer)
+        elif self._due == Kind.SHARES:
+            self._take_shares(self._number[device], answer)
+        elif self._due == Kind.MASKED:
+            self._take_masked(self._number[device], answer)
+        else:
+            self._take_unmasking(self._number[device], answer)
+        self._waiting.discard(device)
+
+    def advance(self) -> dict[int, bytes]:
+        """End the step: go on with those who answered. The next request of each; none after the last step.
+
+        Raises `AbandonedRoundError` as soon as too few are left for a sum.
+        """
+        self._refuse_if_abandoned()
+        step = {Kind.KEYS: self._form_ring, Kind.SHARES: self._deliver, Kind.MASKED: self._ask_to_unmask}
+        if self._due not in step:
+            self._waiting = set()
+            return {}
+        requests = step[self._due]()
+        self._due, self._waiting = Kind(self._due + 2), set(requests)
+        return requests
+
+    def _refuse_if_abandoned(self) -> None:
+        if self._abandoned is not None:
+            raise AbandonedRoundError(self._abandoned)
+
+    def _abandon(self, reason: str) -> AbandonedRoundError:
+        self._abandoned, self._sum = f"the round is abandoned: {reason}", np.zeros(0, np.uint64)
+        return AbandonedRoundError(self._abandoned)
+
+    def _demand(self, devices: int, did: str) -> None:
+        if devices < self.settings.min_devices:
+            raise self._abandon(f"{devices} devices {did}, {self.settings.min_devices} are needed")
+
+    def _demand_neighbours(self, devices: set[int], left: set[int], did: str) -> None:
+        """Nobody could take the masks off a device that has fewer neighbours left than the threshold."""
+        least = min(sum(j in left for j in self._ring(i)) for i in devices)
+        if least < self._threshold:
+            raise self._abandon(f"{least} neighbours of a device {did}, {self._threshold} are needed to unmask")
+
+    def _take_keys(self, device: int, answer: bytes) -> None:
+        sealing, masking = messages.read_keys(answer, self._context)
+        for key in (sealing, masking):
+            self._probe.agree(key)  # refuses what is no key
+        if sealing + masking in self._keys.values():
+            raise RefusedMessageError("a device sent the keys of another")
+        self._keys[device] = sealing + masking
+
+    def _form_ring(self) -> dict[int, bytes]:
+        self._demand(len(self._keys), "sent keys")
+        order = np.random.Generator(np.random.Philox(key=int.from_bytes(self._order_seed, "little")))
+        self._device = order.permutation(sorted(self._keys)).tolist()
+        self._number = {device: number for number, device in enumerate(self._device)}
+        self._keys = {number: self._keys[device] for number, device in enumerate(self._device)}
+        n = len(self._device)
+        self.settings.width(n)  # refuses what does not fit
+        return {
+            self._device[i]: messages.neighbours(self._context, i, n, {j: self._keys[j] for j in self._ring(i)})
+            for i in range(n)
+        }
+
+    def _ring(self, number: int) -> tuple[int, ...]:
+        return self.settings.ring(number, len(self._device))
+
+    @property
+    def _threshold(self) -> int:
+        return self.settings.threshold(len(self._device))
+
+    def _take_shares(self, number: int, answer: bytes) -> None:
+        said, sealed = messages.read_shares(answer, self._context)
+        if tuple(sealed) != self._ring(number):
+            raise RefusedMessageError("a device's shares are not for its neighbours")
+        self._commitments[number], self._sealed[number] = said, sealed
+
+    def _deliver(self) -> dict[int, bytes]:
+        left = set(self._sealed)
+        self._demand(len(left), "shared their secrets")
+        self._demand_neighbours(left, left, "shared their secrets")
+        self._sharing, self._sum = left, np.zeros(self.length, np.uint64)
+        return {
+            self._device[i]: messages.delivery(
+                self._context, {j: self._sealed[j][i] for j in self._ring(i) if j in left}
+            )
+            for i in sorted(left)
+        }
+
+    def _take_masked(self, number: int, answer: bytes) -> None:
+        width = self.settings.width(len(self._device))
+        self._sum += unpack(messages.read_masked(answer, self._context, width * self.length), width)
+        self._reported.add(number)
+
+    def _ask_to_unmask(self) -> dict[int, bytes]:
+        self._sealed = {}
+        self._demand(len(self._reported), "sent their vectors")
+        self._demand_neighbours(self._sharing, self._reported, "sent their vectors")
+        self._shares = {i: {} for i in self._sharing}
+        total = len(self._reported)
+        return {
+            self._device[i]: messages.survivors(
+                self._context, total, {j: j in self._reported for j in self._ring(i) if j in self._sharing}
+            )
+            for i in sorted(self._reported)
+        }
+
+    def _take_unmasking(self, number: int, answer: bytes) -> None:
+        opened = messages.read_unmasking(answer, self._context)
+        if not opened.keys() <= {j for j in self._ring(number) if j in self._sharing}:
+            raise RefusedMessageError("a device opens shares that it does not hold")
+        for j, share in opened.items():
+            self._shares[j][number + 1] = int.from_bytes(share, "big")
+
+    @property
+    def can_unmask(self) -> bool:
+        """Whether enough shares are there, so that nobody needs to be waited for."""
+        return bool(self._shares) and all(len(shares) >= self._threshold for shares in self._shares.values())
+
+    def total(self) -> SecureSum:
+        """The sum of the vectors that arrived."""
+        self._refuse_if_abandoned()
+        if self._due != Kind.UNMASKING:
+            raise RefusedMessageError("the round has no sum yet")
+        secrets = {i: self._secret(i) for i in self._sharing}  # all of them before any mask is taken off
+        words = self._sum
+        for i, secret in secrets.items():
+            if i in self._reported:
+                add_mask(words, derive(secret, self._context, b"self mask"), -1)
+                continue
+            left = KeyPair(secret)
+            for j in self._ring(i):
+                if j in self._reported:
+                    agreed = left.agree(self._keys[j][KEY_BYTES:])
+                    add_mask(words, derive(agreed, self._context, b"pair mask"), -1 if j < i else 1)
+        vector = signed(words, self.settings.width(len(self._device)))
+        limit = len(self._reported) << self.settings.value_bits
+        if len(vector) and not (int(vector.max()) < limit and int(vector.min()) > -limit):
+            raise self._abandon("the sum is larger than what the devices may send")
+        self._abandoned = "this round's sum was given out already"
+        return SecureSum(vector, tuple(sorted(self._device[i] for i in self._reported)))
+
+    def _secret(self, number: int) -> bytes:
+        """The seed of a device that reported, the masking key of one that left."""
+        if number in self._reported:
+            said = self._commitments[number]
+            secret = recover(self._shares[number], self._threshold, lambda b: commitment(b, self._context) == said)
+        else:
+            key = self._keys[number][KEY_BYTES:]
+            secret = recover(self._shares[number], self._threshold, lambda s: KeyPair(s).public == key)
+        if secret is None:
+            count = len(self._shares[number])
+            need = f"{self._threshold} right ones are needed"
+            raise self._abandon(f"a device's secret cannot be recovered from {count} shares; {need}")
+        return secret
+
+    def __repr__(self) -> str:
+        return f"SecureServer({self.length} entries, {len(self._asked)} devices asked)"

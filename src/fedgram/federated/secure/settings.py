@@ -1,0 +1,85 @@
+"""What devices and server agree on before a secure round, and the two ways in which it can end badly.
+
+Devices stand on a ring in random order, and each shares masks and secrets with the k nearest (Bell et al. 2020): the
+cost of a device then grows with log n, not with n. With k ≥ n − 1 everybody is everybody's neighbour, which is the
+protocol of Bonawitz et al. 2017.
+"""
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+from fedgram.core.errors import FedgramError
+
+MAX_DEVICES = 1 << 16
+
+
+class AbandonedRoundError(FedgramError):
+    """A round that cannot give a sum; nothing of it may be used."""
+
+
+class RefusedMessageError(FedgramError):
+    """A message that is damaged, out of turn, or not to be answered; whoever received it is as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecureSettings:
+    """How a cohort is masked; devices refuse a server with other settings.
+
+    Guarantees: a secret is known to no fewer than `threshold(n)` neighbours together, more than half of them; a sum of
+    n vectors whose entries are less than 2^value_bits from 0 does not wrap.
+    """
+
+    min_devices: int = 2
+    neighbours: int | None = None
+    majority: float = 0.55
+    value_bits: int = 45
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.min_devices <= MAX_DEVICES:
+            raise FedgramError(f"a secure sum needs between 2 and {MAX_DEVICES} devices, not {self.min_devices}")
+        if self.neighbours is not None and not 1 <= self.neighbours < MAX_DEVICES:
+            raise FedgramError(f"a device needs between 1 and {MAX_DEVICES - 1} neighbours, not {self.neighbours}")
+        if not 0.5 <= self.majority <= 1.0:
+            raise FedgramError(f"the share of neighbours that unmask must lie in [0.5, 1], not {self.majority}")
+        if not 1 <= self.value_bits <= 62:
+            raise FedgramError(f"entries need between 1 and 62 bits, not {self.value_bits}")
+
+    def degree(self, devices: int) -> int:
+        """k: how many neighbours each of so many devices has; even, or all others.
+
+        >>> [SecureSettings().degree(n) for n in (2, 10, 100, 500, 10_000)]
+        [1, 9, 34, 46, 68]
+        """
+        k = self.neighbours if self.neighbours is not None else 2 * ceil(2.5 * log2(devices))
+        return min(devices - 1, k + k % 2)
+
+    def threshold(self, devices: int) -> int:
+        """t: how many of a device's k neighbours recover its secrets; more than half, so no two sets of t are disjoint.
+
+        >>> [SecureSettings().threshold(n) for n in (2, 10, 100, 500, 10_000)]
+        [1, 5, 19, 26, 38]
+        """
+        k = self.degree(devices)
+        return max(k // 2 + 1, ceil(self.majority * k - 1e-9))
+
+    def width(self, devices: int) -> int:
+        """Bytes of a masked entry: one bit for the sign, and enough for the sum of all.
+
+        >>> [SecureSettings().width(n) for n in (100, 1024, 1025)]
+        [7, 7, 8]
+        """
+        width = (self.value_bits + 1 + (devices - 1).bit_length() + 7) // 8
+        if not 2 <= devices <= MAX_DEVICES or width > 8:
+            raise FedgramError(f"{devices} devices with entries of {self.value_bits} bits do not fit 64 bits")
+        return width
+
+    def ring(self, number: int, devices: int) -> tuple[int, ...]:
+        """The neighbours of a place on the ring, in rising order.
+
+        >>> SecureSettings(neighbours=4).ring(0, 7)
+        (1, 2, 5, 6)
+        """
+        k = self.degree(devices)
+        if k == devices - 1:
+            return tuple(j for j in range(devices) if j != number)
+        return tuple(sorted((number + d) % devices for d in range(-k // 2, k // 2 + 1) if d))

@@ -1,0 +1,30 @@
+"""An update as the one vector of whole numbers that is masked: all its vectors and its weight, in fixed point."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedgram.core.arrays import LongArray
+from fedgram.federated.secure.server import SecureSum
+from fedgram.federated.task import FederatedTask, State, Total, Update
+
+
+def vector_length(size: Mapping[str, int]) -> int:
+    """The entries of a task's update, its weight included."""
+    return sum(size.values()) + 1
+
+
+def update_to_vector(task: FederatedTask[State], update: Update) -> LongArray:
+    """What a device masks, rounded as the plain sum rounds it; an update out of bounds is refused."""
+    own = Total.zero(task.size, task.bits)
+    own.check(update)
+    task.bounds.check(update.values, update.weight)
+    own.add_checked(update)
+    return np.concatenate([*own.arrays.values(), np.array([own.weight], np.int64)])
+
+
+def total_from_sum(task: FederatedTask[State], found: SecureSum) -> Total:
+    """The round's total: the very integers of the plain sum."""
+    ends = np.cumsum(list(task.size.values()))
+    *parts, (weight,) = np.split(found.vector, ends)
+    return Total(task.bits, dict(zip(task.size, parts, strict=True)), int(weight), len(found.devices))
