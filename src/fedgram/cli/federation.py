@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fedgram.cli.console import json_option, show, steps
+from fedgram.cli.run import execute, running_options
 from fedgram.core.errors import FedgramError, InputError
 
 
@@ -29,19 +30,27 @@ folder_argument = click.argument("folder", metavar="DIR")
 @click.option(
     "--tls/--no-tls", default=True, show_default=True, help="Encrypt, and let in no device but those admitted."
 )
+@click.option(
+    "--masked-with",
+    type=click.IntRange(0, 65536),
+    default=3,
+    show_default=True,
+    help="Fewest devices whose sum the server may learn; 0: it sees each device's update.",
+)
+@click.option(
+    "--poll", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between devices' looks."
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="For Prometheus, on loopback; 0: none.")
 @json_option
-def init_command(
-    folder: Path, name: str, host: str, also: tuple[str, ...], port: int, tls: bool, metrics_port: int, as_json: bool
-) -> None:
+def init_command(folder: Path, also: tuple[str, ...], as_json: bool, **config: Any) -> None:
     """Make a federation's folder: configuration, keys, certificates, and the app for `flwr run`."""
     from fedgram.flower.folder import FederationConfig, make_folder
     from fedgram.flower.processes import require_flower
 
     require_flower()
-    config = FederationConfig(name=name, host=host, port=port, tls=tls, metrics_port=metrics_port)
-    made = make_folder(folder, config, also)
-    show({"federation": str(folder), "address": made.address, "tls": tls, "app": str(made.app)}, as_json)
+    made = make_folder(folder, FederationConfig(**config), also)
+    about = {"address": made.address, "tls": made.config.tls, "masked_with": made.config.masked_with}
+    show({"federation": str(folder), **about, "app": str(made.app)}, as_json)
 
 
 @group.command("devices")
@@ -188,3 +197,31 @@ def status_command(folder: str, as_json: bool) -> None:
            for name in ("failed", "refused")},
     }  # fmt: skip
     show(lines, as_json)
+
+
+@group.command("run")
+@folder_argument
+@click.argument("config", metavar="CONFIG.toml|PRESET")
+@click.option("-w", "--workspace", required=True, type=click.Path(path_type=Path), help="Folder for the run's files.")
+@click.option("--users", help="Dev and test users, in place of the configuration's: .parquet or .arrow")
+@click.option("--supplement", help="Text that a server may see: .txt or .txt.gz")
+@click.option("--whitelist", help="Words that devices may report, lower-case, one a line.")
+@running_options
+def run_command(folder: str, config: str, workspace: Path, as_json: bool, **options: Any) -> None:
+    """Do what `fedgram run` does, with unigrams and networks from the federation's devices.
+
+    It is run on the server's machine, while `federation serve` runs there. A second run does only what changed, and a
+    killed one goes on where it was, as does one whose server was killed.
+    """
+    from fedgram.flower.folder import open_folder
+    from fedgram.flower.processes import require_flower, wait_until_served
+    from fedgram.flower.stages import on_federation
+    from fedgram.pipeline.config import read_run_config
+
+    require_flower()
+    home = open_folder(folder)
+    given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
+    read = read_run_config(config, given)
+    if not options["dry_run"]:
+        wait_until_served(home, seconds=30)
+    execute(read, workspace, as_json=as_json, change=on_federation(home, read), **options)

@@ -16,6 +16,7 @@ _GROUPS = {
     "bench-device": ("fedgram.cli.bench_device", "Measure the size and speed of an lm.fgram."),
     "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
     "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
+    "demo": ("fedgram.cli.demo", "Run everything on generated typists, in minutes."),
     "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
     "distill": ("fedgram.cli.distill", "Find the n-gram model closest to a source."),
     "export": ("fedgram.cli.export", "Write a model in the formats of other keyboards and recognisers."),
@@ -29,6 +30,7 @@ _GROUPS = {
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
     "report": ("fedgram.cli.report", "Write a run's results as a page."),
     "predict": ("fedgram.cli.predict", "Print the words that an lm.fgram expects next."),
+    "run": ("fedgram.cli.run", "Make a keyboard model from users' text, and report on it."),
     "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
     "workflow": ("fedgram.cli.workflow", "Run Algorithm 1: eight n-gram models from two sources."),
 }

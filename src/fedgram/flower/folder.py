@@ -36,7 +36,8 @@ class RoundsConfig:
 class FederationConfig:
     """A federation: its name, where its server is, and whether the way there is encrypted and devices known.
 
-    `masked_with` is the fewest devices whose sum the server may learn; 0: it sees every device's update.
+    `masked_with` is the fewest devices whose sum the server may learn; 0: it sees every device's update. `poll` is how
+    many seconds a device that has nothing to do lets pass before it asks the server again.
     """
 
     name: str = "federation"
@@ -44,6 +45,7 @@ class FederationConfig:
     port: Annotated[int, Between(1, 65535)] = 8765
     tls: bool = True
     masked_with: Annotated[int, Between(0, 65536)] = 3
+    poll: Annotated[float, Between(0.05, 3600)] = 1.0
     metrics_port: Annotated[int, Between(0, 65535)] = 0
     rounds: RoundsConfig = field(default_factory=RoundsConfig)
 

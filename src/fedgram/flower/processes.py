@@ -84,7 +84,7 @@ def start_supernode(
         "--host", "127.0.0.1", "--port", str(port), "--isolation", "process", "--node-config", config,
     ]  # fmt: skip
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    env = {**environment(home / "flwr"), "FEDGRAM_APP": str(folder.app)}
+    env = {**environment(home / "flwr"), "FEDGRAM_APP": str(folder.app), "FEDGRAM_POLL": str(folder.config.poll)}
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 

@@ -36,11 +36,11 @@ def carry_out(
         on_round(int(read_status(folder.server).get("round", 0)))
         now = time.monotonic()
         try:
-            if run is None:
+            if is_held(work):  # by this run, or by one that another command started
+                held_once, last_seen = True, now
+            elif run is None:
                 run = start_run(folder, {"work": str(work.resolve())})
                 started, held_once = now, False
-            elif is_held(work):
-                held_once, last_seen = True, now
             elif now - (last_seen if held_once else started) > (_LOST_SECONDS if held_once else _START_SECONDS):
                 stop_run(folder, run)
                 run = None

@@ -14,18 +14,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_POLL = 0.5
+_IDLE, _WAITING = 3.0, 0.1  # Flower's sleep between looks at the server, and ours for a reply of our own
 
 
 class _Time:
-    """The module `time` with shorter sleeps."""
+    """The module `time` with other sleeps."""
+
+    def __init__(self, poll: float) -> None:
+        self._poll = poll
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
-    @staticmethod
-    def sleep(seconds: float) -> None:
-        time.sleep(min(seconds, _POLL))
+    def sleep(self, seconds: float) -> None:
+        """Sleep between looks at the server as long as we are told, and for less while something is computed."""
+        time.sleep(self._poll if seconds >= _IDLE else min(seconds, _WAITING))
 
 
 def main() -> None:
@@ -45,7 +48,7 @@ def main() -> None:
         return fused(content, run)
 
     loop.get_fused_config_from_fab = checked
-    loop.time = _Time()
+    loop.time = _Time(float(os.environ["FEDGRAM_POLL"]))
     start_parent_process_monitor(os.getppid())  # end with whoever started this
     worker = _start_worker(sys.argv)
     try:

@@ -55,9 +55,14 @@ def join_ranks() -> Ranks:
     """Join the other processes if torchrun, or `fedgram train --workers`, started this one."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks()
+    where = os.environ.get("FEDGRAM_RENDEZVOUS", "env://")
+    return join_at(where, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
+def join_at(where: str, rank: int, size: int) -> Ranks:
+    """Join `size` processes that meet at an address of torch.distributed's, as one of them."""
     if not torch.distributed.is_available():
         raise FedgramError("this build of torch has no torch.distributed; use one worker")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    torch.distributed.init_process_group(backend, init_method=os.environ.get("FEDGRAM_RENDEZVOUS", "env://"),
-        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))  # fmt: skip
+    torch.distributed.init_process_group(backend, init_method=where, rank=rank, world_size=size)
     return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())

@@ -1,25 +1,35 @@
 """What a run is told: one frozen dataclass a section, with the paper's settings as defaults.
 
-Every stage gets its own section, so that a change in one leaves the others' results standing. Relative paths are taken
-from the folder of the configuration. `strict_toml` reads it.
+Every stage gets its own sections, so that a change in one leaves the others' results standing. Relative paths are taken
+from the folder of the configuration. `strict_toml` reads it; `presets/` holds those that come with the program.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fedgram.core.errors import InputError, InvariantError
+from fedgram.core.errors import FedgramError, InputError, InvariantError
 from fedgram.pipeline.strict_toml import Between, digest, read_config
 
 Split = Literal["train", "dev", "test"]
 Language = Literal["en_us", "pt_br"]
 Smoothing = Literal["katz", "witten-bell", "absolute", "kneser-ney", "modified-kneser-ney"]
+Rule = Literal["nesterov", "momentum", "adam"]
+Schedule = Literal["constant", "linear", "cosine"]
+Export = Literal["arpa", "openfst", "g.fst", "aosp-combined", "aosp-dict", "onboard", "presage"]
 AtLeastOne = Annotated[int, Between(1)]
+Positive = Annotated[float, Between(above=0)]
+PRESETS = ("demo", "en_us", "pt_br")
 
 
 @dataclass(frozen=True, slots=True)
 class PopulationConfig:
-    """Where users' text comes from: files, or if `users` is not given, typists generated from the seed."""
+    """Where users' text comes from: files, or if `users` is not given, typists generated from the seed.
+
+    `supplement` is text that the server may see, `whitelist` the words that devices may report, in lower case.
+    """
 
     users: str | None = None
     supplement: str | None = None
@@ -36,9 +46,10 @@ class PopulationConfig:
 
 @dataclass(frozen=True, slots=True)
 class UnigramsConfig:
-    """Federated collection of word counts (§3.1); `clip` is λ."""
+    """Federated collection of word counts (§3.1); `clip` is λ. `counts` names ones that were collected elsewhere."""
 
-    clip: Annotated[float, Between(above=0)] = 1000.0
+    counts: str | None = None
+    clip: Positive = 1000.0
     devices_per_round: AtLeastOne = 500
     rounds: AtLeastOne = 300
     over_selection: Annotated[float, Between(1)] = 1.3
@@ -46,10 +57,56 @@ class UnigramsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class PiecesConfig:
-    """The word-piece inventory (§6)."""
+class WordsConfig:
+    """R_W, the network of words (Table 2); `network` names one that was trained elsewhere."""
 
+    preset: str = "W_30K"
+    network: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesConfig:
+    """The word pieces (§6), and R_P, their network; `model` and `network` name ones that were made elsewhere."""
+
+    use: bool = True
     size: Annotated[int, Between(10, 100_000)] = 4000
+    model: str | None = None
+    preset: str = "P_4K-L"
+    network: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingConfig:
+    """The networks' warm start from the supplement; without epochs they start from random weights."""
+
+    epochs: Annotated[int, Between(0)] = 3
+    learning_rate: Positive = 3e-3
+    rows: AtLeastOne = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """FederatedAveraging of both networks (§7.1)."""
+
+    rounds: AtLeastOne = 1000
+    clients_per_round: AtLeastOne = 500
+    over_selection: Annotated[float, Between(1)] = 1.3
+    dropout: Annotated[float, Between(0, 0.99)] = 0.1
+    client_rate: Positive = 0.5
+    client_schedule: Schedule = "constant"
+    rows: AtLeastOne = 6
+    length: Annotated[int, Between(2)] = 21
+    epochs: AtLeastOne = 1
+    max_sentences: AtLeastOne = 64
+    weighting: Literal["sentences", "uniform"] = "sentences"
+    update_norm: Positive | None = None
+    server_rule: Rule = "nesterov"
+    server_rate: Positive = 1.0
+    server_momentum: Annotated[float, Between(0, 0.999)] = 0.9
+    server_schedule: Schedule = "constant"
+    dev_users: AtLeastOne = 100
+    evaluate_every: AtLeastOne = 10
+    patience: AtLeastOne | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +117,6 @@ class ExternalConfig:
     smoothing: Smoothing = "modified-kneser-ney"
     higher_order_words: AtLeastOne = 64_000
     min_count: Annotated[tuple[int, ...], Between(1)] = (1,)
-    max_ngrams: AtLeastOne = 1_500_000
 
     def __post_init__(self) -> None:
         if len(self.min_count) > self.order:
@@ -68,13 +124,60 @@ class ExternalConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetConfig:
+    """How large every n-gram model may be, baselines included."""
+
+    ngrams: AtLeastOne = 1_500_000
+    words: AtLeastOne = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class DistillationConfig:
+    """Algorithm 1: samples that are counted, and that a topology is inferred from; the longest inferred n-gram."""
+
+    samples: AtLeastOne = 1_000_000
+    infer_samples: AtLeastOne = 1_000_000
+    order: Annotated[int, Between(1, 7)] = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FinalConfig:
+    """The model for the keyboard: the best on dev users, whose capitals may count; how it is packed and exported."""
+
+    cased: bool = False
+    bits: Annotated[int, Between(4, 12)] = 8
+    exports: tuple[Export, ...] = ("arpa",)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselinesConfig:
+    """Models to compare with: of the supplement, and if `pooled`, of all train users' text, and the two interpolated.
+
+    `shares` are the supplement's weights in the interpolation, of which the best on dev users is taken.
+    """
+
+    order: Annotated[int, Between(1, 7)] = 4
+    smoothing: Smoothing = "modified-kneser-ney"
+    pooled: bool = True
+    shares: Annotated[tuple[float, ...], Between(0, 1)] = (0.1, 0.2, 0.3, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationConfig:
     """Who the models are tried on, and how (§7.2)."""
 
     split: Split = "test"
-    cased: bool = False
     buckets: Annotated[int, Between(2)] = 20
     experiment: bool = True
+    networks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClippingConfig:
+    """Table 1: the baseline with federated unigrams, by clipping threshold λ."""
+
+    run: bool = True
+    thresholds: Annotated[tuple[float, ...], Between(above=0)] = (1.0, 1000.0, 5000.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +185,75 @@ class RunConfig:
     """A whole run."""
 
     seed: Annotated[int, Between(0)] = 0
+    title: str = "From users' text to a keyboard model"
     population: PopulationConfig = field(default_factory=PopulationConfig)
     unigrams: UnigramsConfig = field(default_factory=UnigramsConfig)
+    words: WordsConfig = field(default_factory=WordsConfig)
     pieces: PiecesConfig = field(default_factory=PiecesConfig)
+    pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
     external: ExternalConfig = field(default_factory=ExternalConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    final: FinalConfig = field(default_factory=FinalConfig)
+    baselines: BaselinesConfig = field(default_factory=BaselinesConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    clipping: ClippingConfig = field(default_factory=ClippingConfig)
 
     @property
     def digest(self) -> str:
         """SHA-256 of all values."""
         return digest(self)
 
+    def files(self) -> Iterator[tuple[str, str, str]]:
+        """The files that are named: section, key and path."""
+        for section, key in _FILES:
+            path = getattr(getattr(self, section), key)
+            if path is not None:
+                yield section, key, path
 
-def read_run_config(path: str | Path) -> RunConfig:
-    """Read a run's configuration; files that it names must exist."""
+    def with_files(self, paths: dict[tuple[str, str], str]) -> "RunConfig":
+        """The same with other paths, by section and key."""
+        sections = {section for section, _ in paths}
+        changed = {
+            section: replace(getattr(self, section), **{key: path for (s, key), path in paths.items() if s == section})
+            for section in sections
+        }
+        return replace(self, **changed)
+
+
+_FILES = (
+    ("population", "users"), ("population", "supplement"), ("population", "whitelist"),
+    ("unigrams", "counts"), ("words", "network"), ("pieces", "model"), ("pieces", "network"),
+)  # fmt: skip
+
+
+def preset_path(name: str) -> Path:
+    """The file of a preset."""
+    if name not in PRESETS:
+        raise FedgramError(f"there is no preset {name!r}; presets are {', '.join(PRESETS)}")
+    return Path(str(files("fedgram.pipeline") / "presets" / f"{name}.toml"))
+
+
+def read_run_config(source: str | Path, given: dict[tuple[str, str], str] | None = None) -> RunConfig:
+    """Read a run's configuration, or a preset by its name; files that it names must exist.
+
+    `given` are paths that take the place of the configuration's own. A preset's paths are taken from where one is.
+    """
+    preset = str(source) in PRESETS and not Path(source).exists()
+    path = preset_path(str(source)) if preset else Path(source)
+    folder = Path() if preset else path.parent
     config = read_config(path, RunConfig)
-    folder = Path(path).parent
-
-    def found(name: str, value: str | None) -> str | None:
-        if value is not None and not (folder / value).is_file():
-            raise InputError(path, f"population.{name} names a file that is not there: {folder / value}")
-        return None if value is None else str(folder / value)
-
-    p = config.population
-    users, supplement = found("users", p.users), found("supplement", p.supplement)
-    files = replace(p, users=users, supplement=supplement, whitelist=found("whitelist", p.whitelist))
-    return replace(config, population=files)
+    found: dict[tuple[str, str], str] = {}
+    for section, key, value in config.files():
+        found[section, key] = str(folder / value)
+    found |= given or {}
+    for (section, key), value in found.items():
+        if not Path(value).is_file():
+            remedy = f"give it with --{key}" if preset and section == "population" else None
+            problem = f"{section}.{key} names a file that is not there: {value}"
+            raise InputError(source, problem, remedy=remedy)
+    try:
+        return config.with_files(found)
+    except InvariantError as error:
+        raise InputError(source, f"population: {error}") from None

@@ -101,9 +101,9 @@ def _section(table: Any, kind: type[T], prefix: str, path: str | Path, known: li
 
 
 def _nearest(prefix: str, name: str, known: list[str]) -> str:
-    """The key of the same section with the most similar name, or of another one with the same or a similar name."""
+    """The key with the same name in another section, or that with the most similar name in this one, or in another."""
     here = [key for key in known if key.startswith(prefix) and "." not in key[len(prefix) :]]
-    for keys, cutoff in ((here, 0.6), (known, 1.0), (known, 0.6)):
+    for keys, cutoff in ((known, 1.0), (here, 0.6), (known, 0.6)):
         if near := difflib.get_close_matches(name, [key.split(".")[-1] for key in keys], 1, cutoff):
             return f"did you mean {next(key for key in keys if key.split('.')[-1] == near[0])}?"
     return f"use one of {', '.join(here)}"

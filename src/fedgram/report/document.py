@@ -75,23 +75,24 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --soft: #9aa4af; --line: #30363d;
   --stripe: #161b22; --accent: #56b4e9; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 62rem; color: var(--ink); background: var(--paper);
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 66rem; color: var(--ink); background: var(--paper);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.5rem 0 1rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 0.5rem; padding-bottom: 0.25rem; border-bottom: 2px solid var(--accent); }
 h3 { font-size: 1.05rem; margin: 1.5rem 0 0.25rem; }
 p { max-width: 46rem; }
-.wide { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.93rem; }
-caption { caption-side: bottom; text-align: left; color: var(--soft); font-size: 0.87rem; padding-top: 0.4rem; }
-th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
+th, td { padding: 0.3rem 0.65rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
+.text td { white-space: normal; min-width: 9rem; }
 thead th { border-bottom: 2px solid var(--line); font-weight: 600; vertical-align: bottom; }
 tbody tr:nth-child(even) { background: var(--stripe); }
 tbody th { font-weight: 500; }
 figure { margin: 1.25rem 0; }
-img { display: block; max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line);
+img { display: block; width: 42rem; max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line);
   border-radius: 6px; padding: 0.5rem; }
+@media (prefers-color-scheme: dark) { img { filter: invert(0.92) hue-rotate(180deg); } }
 figcaption { color: var(--soft); font-size: 0.87rem; margin-top: 0.4rem; max-width: 46rem; }
 details { margin: 1rem 0; }
 summary { cursor: pointer; color: var(--accent); }
@@ -140,11 +141,11 @@ def _html_table(table: Table) -> str:
         + "</tr>\n"
         for row in table.rows
     )
-    caption = f"<caption>{_html_text(table.caption)}</caption>" if table.caption else ""
+    caption = f"<figcaption>{_html_text(table.caption)}</figcaption>" if table.caption else ""
     kind = ' class="text"' if table.text_columns else ""
     return (
-        f'<div class="wide" tabindex="0"><table{kind}>{caption}<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}</tbody></table></div>"
+        f'<figure><div class="wide" tabindex="0"><table{kind}><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{rows}</tbody></table></div>{caption}</figure>"
     )
 
 

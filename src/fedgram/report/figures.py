@@ -106,8 +106,7 @@ def draw_accuracies(levels: Mapping[str, Estimate], path: Path, *, baseline: str
     if baseline is not None and baseline in levels:
         axes.axvline(levels[baseline].value, color=GREY, linewidth=1.0, linestyle="--")
     axes.set_yticks(range(len(levels)), list(levels))
-    axes.margins(y=0.15)
-    axes.invert_yaxis()
+    axes.set_ylim(len(levels) - 0.5, -0.5)
     axes.set_xlabel("top-1 accuracy [%], with 95 % interval")
     axes.set_title("Next-word prediction on held-out users")
     return _save(figure, path)

@@ -12,7 +12,7 @@ from fedgram.core.storage import atomic_write
 from fedgram.evaluate.jackknife import Estimate
 from fedgram.report.document import Block, Cell, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
 from fedgram.report.published import BASELINE, LANGUAGES, TABLE_1, TABLE_1_BASELINE, TABLE_3, TABLE_4, Published
-from fedgram.report.results import Clipping, LanguageResult, Results, Value
+from fedgram.report.results import Clipping, Experiment, LanguageResult, Results, Value
 
 _MEASURES = {
     "top1": "top-1 [%]", "top3": "top-3 [%]", "oov_rate": "OOV rate [%]", "perplexity": "perplexity",
@@ -36,9 +36,9 @@ def build(results: Results) -> list[Block]:
     blocks += _values("What was run", results.about)
     blocks += _headline(results)
     tables = [
+        _clipping(results.clipping),
         _paper_table(results, TABLE_3, "Table 3: top-1 accuracy of the word models [%]"),
         _paper_table(results, TABLE_4, "Table 4: top-1 accuracy of the word-piece models [%]"),
-        _clipping(results.clipping),
     ]
     if any(tables):
         note = (
@@ -47,7 +47,10 @@ def build(results: Results) -> list[Block]:
         )
         blocks += [Heading("The paper's tables"), Paragraph(note), *(block for part in tables for block in part)]
     for name, language in results.languages.items():
-        blocks += _all_measures(LANGUAGES.get(name, name), language)
+        blocks += _all_measures(f"{LANGUAGES.get(name, name)}, whatever the capitals", language)
+    for name, language in results.cased.items():
+        blocks += _all_measures(f"{LANGUAGES.get(name, name)}, capitals must be right", language)
+    blocks += _experiment(results.experiment)
     if results.figures:
         blocks += [Heading("Figures"), *(Figure(path, caption) for path, caption in results.figures)]
     blocks += _examples(results)
@@ -64,12 +67,12 @@ def build(results: Results) -> list[Block]:
 def _values(title: str, values: Mapping[str, Value]) -> list[Block]:
     if not values:
         return []
-    rows = tuple((name.replace("_", " "), value) for name, value in values.items())
+    rows = tuple((name if " " in name else name.replace("_", " "), value) for name, value in values.items())
     return [Heading(title), Table(("", ""), rows, text_columns=True)]
 
 
 def _headline(results: Results) -> list[Block]:
-    """The best change in a sentence a language."""
+    """What came of it, in a sentence a language: of the final model, or else of the best."""
     sentences = []
     for name, language in results.languages.items():
         changes = {
@@ -77,12 +80,15 @@ def _headline(results: Results) -> list[Block]:
             for model, r in language.models.items()
             if (change := r.change.get("top1")) and change.interval
         }
-        if changes and language.baseline:
-            best = max(changes, key=lambda model: changes[model].value)
-            sentences.append(
-                f"{LANGUAGES.get(name, name)}: {best} changes the top-1 accuracy of {language.baseline} by "
-                f"{_signed(changes[best])} %."
-            )
+        if not changes or not language.baseline:
+            continue
+        chosen = language.final if language.final in changes else max(changes, key=lambda model: changes[model].value)
+        old, new = (language.models[model].levels.get("top1") for model in (language.baseline, chosen))
+        levels = f", from {old} % to {new} % of the words that held-out users typed" if old and new else ""
+        sentences.append(
+            f"{LANGUAGES.get(name, name)}: {chosen} changes the top-1 accuracy of {language.baseline} by "
+            f"{_signed(changes[chosen])} %{levels}."
+        )
     return [Paragraph(" ".join(sentences))] if sentences else []
 
 
@@ -94,12 +100,15 @@ def _paper_table(results: Results, published: dict[str, dict[str, Published]], c
         return []
     header = ["Model"]
     for name in languages:
-        header += [f"{LANGUAGES.get(name, name)}, ours", f"{LANGUAGES.get(name, name)}, paper"]
+        title = LANGUAGES.get(name, name)
+        header += [f"{title}, ours", *([f"{title}, ours, cased"] if name in results.cased else []), f"{title}, paper"]
     rows = []
     for model, numbers in published.items():
         row: list[Cell] = [model]
         for name in languages:
-            row += [_ours(results.languages[name], model), _papers(published, model, name) if name in numbers else None]
+            ours = [by_case[name] for by_case in (results.languages, results.cased) if name in by_case]
+            row += [_ours(language, model) for language in ours]
+            row.append(_papers(published, model, name) if name in numbers else None)
         rows.append(tuple(row))
     return [Table(tuple(header), tuple(rows), f"{caption}; in brackets the relative change [%]")]
 
@@ -151,6 +160,24 @@ def _all_measures(title: str, language: LanguageResult) -> list[Block]:
             rows.append(("change [%]", *(_signed(change) if change else None for change in changes)))
     caption = "± is half of a 95 % interval; changes are relative to the baseline, over the same users"
     return [Heading(f"All measures, {title}"), Table(("Model", *_MEASURES.values()), tuple(rows), caption)]
+
+
+def _experiment(experiment: Experiment | None) -> list[Block]:
+    if experiment is None:
+        return []
+    measures = {key: title for key, title in _MEASURES.items() if key in ("top1", "top3", "oov_rate")}
+    rows = tuple(
+        (name, *(_signed(change) if (change := changes.get(key)) else None for key in measures))
+        for name, changes in experiment.changes.items()
+    )
+    note = (
+        f"As on live traffic: users are dealt to two arms of {experiment.users_per_arm:,}, one with the baseline. "
+        "Different people type in them, so intervals are wider than over the same users. With the same model in both "
+        f"arms, the interval covers zero in {experiment.aa_coverage:.1%} of 2,000 experiments."
+    )
+    header = ("Model", *(title.replace(" [%]", "") for title in measures.values()))
+    caption = "Relative change against the baseline's arm [%]"
+    return [Heading("Simulated A/B experiments"), Paragraph(note), Table(header, rows, caption)]
 
 
 def _examples(results: Results) -> list[Block]:

@@ -3,9 +3,12 @@
     title                    text
     about                    names and values: what was run
     languages.LANG.baseline  the name of the baseline among the models
+    languages.LANG.final     the name of the model that was made, if one is meant
     languages.LANG.models    by name, what `fedgram evaluate --json` says of a model: {measure: {value, ci95}, change}
+    cased                    the same as languages, where capitals had to be right
+    experiment               A/B experiments as `fedgram evaluate --json` says them: users_per_arm, aa_coverage, change
     clipping                 Table 1: baseline {measure: {value, ci95}}, rows [{clip, change}]; clip null is ∞
-    sizes                    [{model, ngrams, bytes}]
+    sizes                    [{model, ngrams, bytes}]; ngrams null is none
     figures                  [{file, caption}]: PNG files, by their path from the JSON file's folder
     examples                 [{context, suggestions: {model: [words]}}]
     stages                   [{name, seconds, peak_bytes}]
@@ -46,6 +49,7 @@ class LanguageResult:
 
     baseline: str | None
     models: Mapping[str, ModelResult]
+    final: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +61,25 @@ class Clipping:
 
 
 @dataclass(frozen=True, slots=True)
+class Experiment:
+    """Simulated A/B experiments: changes by model, and in what share of A/A experiments the interval covers zero."""
+
+    users_per_arm: int
+    aa_coverage: float
+    changes: Mapping[str, Estimates]
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """The content of a report; see the module."""
 
     title: str
     about: Mapping[str, Value] = field(default_factory=dict)
     languages: Mapping[str, LanguageResult] = field(default_factory=dict)
+    cased: Mapping[str, LanguageResult] = field(default_factory=dict)
+    experiment: Experiment | None = None
     clipping: Clipping | None = None
-    sizes: tuple[tuple[str, int, int], ...] = ()
+    sizes: tuple[tuple[str, int | None, int], ...] = ()
     figures: tuple[tuple[Path, str], ...] = ()
     examples: tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...] = ()
     stages: tuple[tuple[str, float, int | None], ...] = ()
@@ -101,7 +116,9 @@ class _Reader:
             "config": self.text,
             "about": self.values,
             "privacy": self.values,
-            "languages": lambda v, p: {k: self.language(x, f"{p}.{k}") for k, x in self.table(v, p).items()},
+            "languages": self.languages,
+            "cased": self.languages,
+            "experiment": self.experiment,
             "clipping": self.clipping,
             "sizes": lambda v, p: self.each(v, p, self.size),
             "figures": lambda v, p: self.each(v, p, self.figure),
@@ -157,6 +174,9 @@ class _Reader:
             raise self.wrong(f"{place}.ci95", "null or [low, high]")
         return Estimate(level, (self.number(ends[0], f"{place}.ci95"), self.number(ends[1], f"{place}.ci95")))
 
+    def languages(self, value: Any, place: str) -> dict[str, LanguageResult]:
+        return {name: self.language(item, f"{place}.{name}") for name, item in self.table(value, place).items()}
+
     def language(self, value: Any, place: str) -> LanguageResult:
         table = self.table(value, place)
         models = {}
@@ -165,10 +185,19 @@ class _Reader:
             levels = {k: v for k, v in entry.items() if k not in ("change", "model")}
             change = self.estimates(entry.get("change", {}), f"{place}.models.{name}.change")
             models[name] = ModelResult(self.estimates(levels, f"{place}.models.{name}"), change)
-        baseline = table.get("baseline")
-        if baseline is not None and self.text(baseline, f"{place}.baseline") not in models:
-            raise self.wrong(f"{place}.baseline", "one of the models")
-        return LanguageResult(baseline, models)
+        for key in ("baseline", "final"):
+            if table.get(key) is not None and self.text(table[key], f"{place}.{key}") not in models:
+                raise self.wrong(f"{place}.{key}", "one of the models")
+        return LanguageResult(table.get("baseline"), models, table.get("final"))
+
+    def experiment(self, value: Any, place: str) -> Experiment:
+        table = self.table(value, place)
+        changes = self.table(table.get("change"), f"{place}.change")
+        return Experiment(
+            self.whole(table.get("users_per_arm"), f"{place}.users_per_arm"),
+            self.number(table.get("aa_coverage"), f"{place}.aa_coverage"),
+            {name: self.estimates(item, f"{place}.change.{name}") for name, item in changes.items()},
+        )
 
     def clipping(self, value: Any, place: str) -> Clipping:
         table = self.table(value, place)
@@ -181,9 +210,10 @@ class _Reader:
         baseline = self.estimates(table.get("baseline"), f"{place}.baseline")
         return Clipping(baseline, self.each(table.get("rows"), f"{place}.rows", row))
 
-    def size(self, item: dict[str, Any], place: str) -> tuple[str, int, int]:
-        name = self.text(item.get("model"), f"{place}.model")
-        return name, self.whole(item.get("ngrams"), f"{place}.ngrams"), self.whole(item.get("bytes"), f"{place}.bytes")
+    def size(self, item: dict[str, Any], place: str) -> tuple[str, int | None, int]:
+        name, ngrams = self.text(item.get("model"), f"{place}.model"), item.get("ngrams")
+        count = None if ngrams is None else self.whole(ngrams, f"{place}.ngrams")
+        return name, count, self.whole(item.get("bytes"), f"{place}.bytes")
 
     def figure(self, item: dict[str, Any], place: str) -> tuple[Path, str]:
         file = self.path.parent / self.text(item.get("file"), f"{place}.file")

@@ -26,7 +26,7 @@ def refused(text: str) -> str:
 def test_defaults_are_the_papers() -> None:
     config = from_table({}, RunConfig)
     assert config == RunConfig()
-    assert (config.unigrams.devices_per_round, config.external.max_ngrams, config.external.higher_order_words) == (
+    assert (config.unigrams.devices_per_round, config.budget.ngrams, config.external.higher_order_words) == (
         500,
         1_500_000,
         64_000,
@@ -50,7 +50,7 @@ def test_values_and_their_types() -> None:
         ("[unigrms]\nclip = 5", "unknown key unigrms; did you mean unigrams?"),
         ("clip = 5", "unknown key clip; did you mean unigrams.clip?"),
         ("[pieces]\nrounds = 5", "unknown key pieces.rounds; did you mean unigrams.rounds?"),
-        ("[pieces]\nzzzzzzz = 5", "unknown key pieces.zzzzzzz; use one of pieces.size"),
+        ("[pieces]\nzzzzzzz = 5", "unknown key pieces.zzzzzzz; use one of pieces.use, pieces.size"),
         ("[unigrams]\nclip = 'much'", "unigrams.clip must be a number above 0, not 'much'"),
         ("[unigrams]\nclip = 0", "unigrams.clip must be a number above 0, not 0"),
         ("[unigrams]\nclip = nan", "unigrams.clip must be a number above 0, not nan"),
@@ -68,7 +68,7 @@ def test_values_and_their_types() -> None:
             "external: min_count names 2 orders, but the model has 1",
         ),
         ("[evaluation]\nsplit = 'tset'", "evaluation.split must be one of 'train', 'dev', 'test', not 'tset'"),
-        ("[evaluation]\ncased = 1", "evaluation.cased must be true or false, not 1"),
+        ("[evaluation]\nexperiment = 1", "evaluation.experiment must be true or false, not 1"),
         ("[evaluation]\nsplit = ['dev']", "evaluation.split must be one of 'train', 'dev', 'test', not ['dev']"),
         ("unigrams = 3", "unigrams must be a section, not 3"),
         ("[seed]\na = 1", "seed must be a whole number at least 0, not a section"),
@@ -125,7 +125,7 @@ def test_a_written_configuration_reads_back(
         "unigrams": {"clip": clip},
         "population": {"language": language, "users": path, "supplement": path, "whitelist": path},
         "external": {"min_count": counts},
-        "evaluation": {"cased": seed % 2 == 0},
+        "evaluation": {"experiment": seed % 2 == 0},
     }
     config = from_table(table, RunConfig)
     assert from_table(tomllib.loads(to_toml(config)), RunConfig) == config
@@ -134,4 +134,24 @@ def test_a_written_configuration_reads_back(
 def test_all_keys_are_known() -> None:
     keys = known_keys(RunConfig)
     assert {"seed", "unigrams", "unigrams.clip", "external.min_count", "evaluation.split"} <= set(keys)
-    assert to_toml(RunConfig()).startswith("seed = 0\n\n[population]\n")
+    assert to_toml(RunConfig()).startswith("seed = 0\ntitle = ")
+
+
+def test_the_page_on_runs_lists_all_defaults() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text("utf-8")
+    assert f"```toml\n{to_toml(RunConfig())}```" in page
+
+
+def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_run_config("demo").population.users is None
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"en_us: population.users names .* users.parquet; give it with --users"):
+        read_run_config("en_us")
+    for name in ("u.parquet", "supplement.txt", "whitelist.txt"):
+        Path(name).touch()
+    config = read_run_config("pt_br", {("population", "users"): "u.parquet"})
+    assert (config.population.users, config.population.language) == ("u.parquet", "pt_br")
+    with pytest.raises(InputError, match=r"words.network names a file that is not there"):
+        read_run_config("demo", {("words", "network"): "none.safetensors"})
+    with pytest.raises(InputError, match="give users, supplement and whitelist, or none"):
+        read_run_config("demo", {("population", "users"): "u.parquet"})

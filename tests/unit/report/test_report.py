@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedgram.core.errors import InputError
 from fedgram.evaluate.jackknife import Estimate
 from fedgram.report.document import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
 from fedgram.report.figures import draw_accuracies, draw_likelihood
@@ -117,6 +118,31 @@ def rows_of(markdown: str, first: str) -> list[list[str]]:
     ]
 
 
+def test_capitals_experiments_and_the_final_model(tmp_path: Path, results: dict[str, Any]) -> None:
+    cased = {"baseline": "Baseline", "models": {"Baseline": model(9.5), "A_W_e": model(14.5, 52.6)}}
+    results["languages"]["en_us"]["final"] = "A_P_e"
+    results |= {"cased": {"en_us": cased}, "sizes": [{"model": "R_W", "ngrams": None, "bytes": 600_000}]}
+    results["experiment"] = {
+        "users_per_arm": 240,
+        "aa_coverage": 0.9525,
+        "change": {"A_P_e": {"top1": figure(40.0, 9)}},
+    }
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    row = ["A\\_W\\_e", "16.50 ± 0.50 (+43.50 ± 0.25)", "14.50 ± 0.50 (+52.60 ± 0.25)", "10.52 ± 0.03 (+4.9)"]
+    assert row in rows_of(text, "A\\_W\\_e")
+    assert "two arms of 240" in text
+    assert "covers zero in 95.2% of 2,000" in text
+    assert ["A\\_P\\_e", "+40.00 ± 9.00", "–", "–"] in rows_of(text, "A\\_P\\_e")
+    assert ["R\\_W", "–", "0.60"] in rows_of(text, "R\\_W")
+    assert "en\\_US: A\\_P\\_e changes the top-1 accuracy of Baseline by +39.10 ± 0.25 %" in text
+    for part, value, problem in (
+        ("experiment", {"users_per_arm": -1}, "experiment.change must be an object"),
+        ("cased", {"en_us": {**cased, "final": "none"}}, "cased.en_us.final must be one of the models"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            read_results(write(tmp_path, {**results, part: value}))
+
+
 def test_the_tables_have_the_papers_numbers_beside_ours(tmp_path: Path, results: dict[str, Any]) -> None:
     _, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
     text = twin.read_text()
@@ -127,7 +153,7 @@ def test_the_tables_have_the_papers_numbers_beside_ours(tmp_path: Path, results:
     assert rows_of(text, "baseline") == [["baseline", "8.00 ± 0.50", "8.14", "1.50 ± 0.50", "18.08"]]
     assert rows_of(text, "λ = 1") == [["λ = 1", "+0.25 ± 0.50", "+0.19 ± 0.21", "-1.00 ± 0.50", "-1.33 ± 0.75"]]
     assert rows_of(text, "λ = ∞") == [["λ = ∞", "+0.10 ± 0.50", "–", "–", "–"]]
-    assert "en\\_US: A\\_W\\_r changes the top-1 accuracy of Baseline by +50.00 ± 0.25 %." in text
+    assert "en\\_US: A\\_W\\_r changes the top-1 accuracy of Baseline by +50.00 ± 0.25 %, from 11.50 ± 0.50 %" in text
     assert rows_of(text, "all") == [["all", "13.2", "–"]]
     assert "![Accuracy](accuracy.png)" in text
 

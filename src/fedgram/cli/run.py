@@ -1,0 +1,195 @@
+"""`fedgram run` and `fedgram demo`: one command from users' text to a keyboard model and its report."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedgram.cli.console import json_option
+from fedgram.cli.networks import device_option
+from fedgram.pipeline.config import PRESETS, Language, RunConfig, preset_path, read_run_config
+
+if TYPE_CHECKING:
+    from fedgram.pipeline.workspace import Planned, Stage
+
+OnStage = Callable[["Stage", str | None], None]
+Begin = Callable[[str, int | None], Callable[[int], None]]
+
+
+def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What both commands ask for."""
+    for option in reversed(
+        [
+            click.option("--until", metavar="STAGE", help="Stop after this stage."),
+            click.option("--dry-run", is_flag=True, help="Print what would be done, and how long it took before."),
+            device_option,
+            click.option(
+                "--workers",
+                type=click.IntRange(1),
+                default=os.cpu_count() or 1,
+                show_default="all cores",
+                help="Processes that train and threads that count; the result does not depend on it.",
+            ),
+            json_option,
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _print_preset(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        click.echo(preset_path(value).read_text("utf-8"), nl=False)
+        ctx.exit()
+
+
+@click.command("run")
+@click.argument("config", metavar="CONFIG.toml|PRESET")
+@click.option("-w", "--workspace", required=True, type=click.Path(path_type=Path), help="Folder for the run's files.")
+@click.option("--users", help="Population, in place of the configuration's: .parquet or .arrow")
+@click.option("--supplement", help="Text that a server may see: .txt or .txt.gz")
+@click.option("--whitelist", help="Words that devices may report, lower-case, one a line.")
+@click.option(
+    "--print-preset", type=click.Choice(PRESETS), is_eager=True, expose_value=False, callback=_print_preset,
+    help="Print a preset, to copy and change.",
+)  # fmt: skip
+@running_options
+def command(config: str, workspace: Path, as_json: bool, **options: Any) -> None:
+    """Make a keyboard model from users' text, and report on it.
+
+    The whole paper as stages: unigrams and networks from devices, the eight n-gram models of Algorithm 1, the final one
+    packed for phones, baselines, evaluation on held-out users, and report/report.html. The workspace keeps every
+    stage's files; a second run does only what changed, and a killed one goes on where it was. The presets en_us and
+    pt_br have the paper's settings and want --users, --supplement and --whitelist; demo generates its typists.
+    """
+    given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
+    execute(read_run_config(config, given), workspace, as_json=as_json, **options)
+
+
+@click.command("demo")
+@click.option(
+    "-w", "--workspace", type=click.Path(path_type=Path), default=Path("demo-output"), show_default=True,
+    help="Folder for the run's files.",
+)  # fmt: skip
+@click.option("--language", type=click.Choice(["en_us", "pt_br"]), default="en_us", show_default=True)
+@running_options
+def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> None:
+    """Run everything on generated typists, in minutes.
+
+    This is `fedgram run demo`.
+    """
+    config = read_run_config("demo")
+    config = replace(config, population=replace(config.population, language=language))
+    execute(config, workspace, as_json=as_json, **options)
+
+
+def execute(
+    config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, device: str, workers: int, as_json: bool,
+    change: "Callable[[list[Stage]], list[Stage]]" = lambda stages: stages,
+) -> None:  # fmt: skip
+    """Run, or say what would be run, and print the result."""
+    from fedgram.pipeline.run import plan_pipeline, run_pipeline
+
+    if dry_run:
+        _show_plan(plan_pipeline(config, workspace, until=until, change=change), as_json)
+        return
+    began = perf_counter()
+    ran: list[str] = []
+    with progress(quiet=as_json) as (on_stage, begin):
+
+        def noted(stage: "Stage", reason: str | None) -> None:
+            ran.extend([stage.name] if reason else [])
+            on_stage(stage, reason)
+
+        space = run_pipeline(
+            config, workspace, device=device, workers=workers, until=until, change=change, on_stage=noted, begin=begin
+        )
+    result = {
+        "workspace": str(workspace), "ran": ran, "seconds": round(perf_counter() - began, 1),
+        "files": {
+            name: about["sha256"] for noted in space.artefacts.values() for name, about in noted["files"].items()
+        },
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+    elif until is None:
+        _say_what_came_out(config, workspace, perf_counter() - began)
+
+
+def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float) -> None:
+    from fedgram.device.reader import open_model
+    from fedgram.pipeline.evaluation_stages import BASELINE, EXAMPLES, FINAL
+
+    found = json.loads((workspace / "evaluation.json").read_text("utf-8"))["uncased"]["models"]
+    figures = found[BASELINE]["top1"], found[FINAL]["top1"], found[FINAL]["change"]["top1"]
+    old, new, change = (figure["value"] for figure in figures)
+    text = EXAMPLES[config.population.language][0]
+    words = [prediction.word for prediction in open_model(workspace / "lm.fgram").predict(text.split(), 3)]
+    lines = {
+        "time": f"{seconds / 60:.1f} minutes",
+        "next word right": f"{old:.2f} % → {new:.2f} % of held-out users' words ({change:+.1f} %)",
+        "report": str(workspace / "report" / "report.html"),
+        "for phones": str(workspace / "lm.fgram"),
+        "exports": ", ".join(str(p) for p in sorted(workspace.glob("lm.*")) if p.suffix != ".fgram") or "none",
+        f"“{text} …”": " · ".join(words),
+        "try it": f"fedgram keyboard {workspace / 'lm.fgram'}",
+    }
+    width = max(map(len, lines))
+    for name, line in lines.items():
+        click.echo(f"{name:<{width}}  {line}")
+
+
+def _show_plan(plan: "list[Planned]", as_json: bool) -> None:
+    rows = [{"stage": p.stage.name, "runs": p.reason is not None, "why": p.reason, "seconds": p.seconds} for p in plan]
+    if as_json:
+        click.echo(json.dumps({"stages": rows}))
+        return
+    for row in rows:
+        took = f"{row['seconds']:8.1f} s" if row["seconds"] is not None else "         –"
+        click.echo(f"{row['stage']:<16} {took}  {row['why'] or 'is done'}")
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
+    """Two bars on a terminal, of the run and of its present step; elsewhere a line a stage, on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    bars = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    stages, step = bars.add_task("Stages", total=None), bars.add_task("", total=None)
+    current: list[tuple[str, float]] = []
+
+    def finish() -> None:
+        if current:
+            name, began = current.pop()
+            bars.update(stages, advance=1)
+            if not quiet:
+                console.print(f"[green]✓[/] {name:<16} {perf_counter() - began:8.1f} s", highlight=False)
+
+    def on_stage(stage: "Stage", reason: str | None) -> None:
+        finish()
+        bars.update(stages, description=stage.name)
+        if reason:
+            current.append((stage.name, perf_counter()))
+        else:
+            bars.update(stages, advance=1)
+            if not quiet:
+                console.print(f"  {stage.name:<16}     is done", highlight=False)
+
+    def begin(description: str, total: int | None) -> Callable[[int], None]:
+        bars.reset(step, description=description, total=total)
+        return lambda amount: bars.update(step, advance=amount)
+
+    with bars:
+        yield on_stage, begin
+        finish()

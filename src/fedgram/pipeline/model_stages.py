@@ -1,0 +1,150 @@
+"""The stages on models: the eight of Algorithm 1, the final one, and its files for phones and other programs.
+
+    distill_words    A_W_e, A_W_i, A_W_m, A_W_r from R_W
+    distill_pieces   A_P_e, A_P_i, A_P_m, A_P_r from R_P
+    final            the best of them joined with the federated unigrams, as dev users judge
+    pack             lm.fgram, and exports
+
+Counting keeps a checkpoint in the stage's folder, so that a killed stage goes on from its last shard.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedgram.automata.model import NGramModel
+from fedgram.device.pack import pack
+from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing import casing_of
+from fedgram.distill.checkpoint import Checkpoint
+from fedgram.distill.inferred_topology import InferenceOptions, infer_model
+from fedgram.distill.network_source import NetworkSource
+from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA
+from fedgram.distill.sample_approx import CountingOptions
+from fedgram.distill.workflow import Approximations, Budget, final_models, generate
+from fedgram.formats.aosp import write_combined, write_dict
+from fedgram.formats.arpa import write_arpa
+from fedgram.formats.artefact import read_ngram, write_ngram
+from fedgram.formats.onboard import write_onboard
+from fedgram.formats.openfst import write_openfst
+from fedgram.formats.presage import write_presage
+from fedgram.formats.word_pairs import word_pairs
+from fedgram.neural.network import read_network
+from fedgram.pipeline.config import BudgetConfig, DistillationConfig, FinalConfig
+from fedgram.pipeline.text_stages import dev_accuracy, write_json
+from fedgram.pipeline.workspace import Work
+from fedgram.text.population import open_population
+from fedgram.text.unigrams import read_unigrams
+from fedgram.text.wordpieces import load_pieces
+
+LETTERS = ("e", "i", "m", "r")
+EXPORTS = {
+    "arpa": "lm.arpa", "openfst": "lm.fst", "g.fst": "G.fst", "aosp-combined": "lm.combined", "aosp-dict": "lm.dict",
+    "onboard": "lm.onboard", "presage": "lm.presage.db",
+}  # fmt: skip
+
+
+def model_files(by: str) -> tuple[str, ...]:
+    """The files of a network's four models."""
+    return tuple(f"A_{by}_{letter}.ngram" for letter in LETTERS)
+
+
+def _open(work: Work, name: str, device: str) -> NetworkSource:
+    if device == "cpu":
+        torch.set_num_threads(1)  # the threads that count share the cores
+    return NetworkSource(read_network(work.read(name)), device)
+
+
+def _counting(
+    work: Work, source: NetworkSource, by: str, config: DistillationConfig, seed: int, workers: int
+) -> dict[str, Any]:
+    advance = work.begin(f"Counting samples of R_{by}", config.samples)
+    options = CountingOptions(
+        min(workers, source.most_threads), source.batch, Checkpoint(work.write("counts")), advance, shard=source.shard
+    )
+    return {"samples": config.samples, "seed": seed, "options": options}
+
+
+def distill_words(
+    work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
+) -> None:
+    """Gen(R_W, A_W, …, NN2WFA_W)."""
+    R_W, A_W = _open(work, "R_W.safetensors", device), read_ngram(work.read("A_W.ngram"))
+    capitalizer, kept = Capitalizer(A_W), work.write("inferred.ngram")
+    if not kept.exists():
+        work.begin("Inferring a topology from R_W", None)
+        options = InferenceOptions(config.infer_samples, config.order, budget.ngrams, workers=workers)
+        casing = casing_of(capitalizer, R_W.vocabulary)
+        write_ngram(infer_model(R_W, options, seed=seed, casing=casing), kept)
+    inferred = read_ngram(kept)
+    counting = _counting(work, R_W, "W", config, seed, workers)
+    nn2wfa = WordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting)
+    _write(work, "W", generate(nn2wfa, A_W, inferred, Budget(budget.ngrams, budget.words)))
+
+
+def distill_pieces(
+    work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
+) -> None:
+    """Gen(R_P, A_W, A_W_i, NN2WFA_P)."""
+    R_P, A_W = _open(work, "R_P.safetensors", device), read_ngram(work.read("A_W.ngram"))
+    inferred, pieces = read_ngram(work.read("A_W_i.ngram")), load_pieces(work.read("pieces.model"))
+    counting = _counting(work, R_P, "P", config, seed, workers)
+    nn2wfa = PieceNN2WFA(R_P, pieces, Capitalizer(A_W), [A_W, inferred], **counting)
+    _write(work, "P", generate(nn2wfa, A_W, inferred, Budget(budget.ngrams, budget.words)))
+
+
+def _write(work: Work, by: str, models: Approximations) -> None:
+    for letter, model in models.by_letter().items():
+        write_ngram(model, work.write(f"A_{by}_{letter}.ngram"))
+    fits = {x: {"summed": fit.before, "kl_minimum": fit.after} for x, fit in models.fits.items()}
+    write_json(work.write(f"distillation_{by}.json"), {"cross_entropy": fits})
+
+
+def final(work: Work, cased: bool, budget: BudgetConfig) -> None:
+    """The best model on dev users, alone or joined with the unigrams in the way that is best on dev users."""
+    people = open_population(work.read("users.arrow"))
+    names = [name for name in work.inputs if name.startswith(("A_W_", "A_P_"))]
+    advance, scores = work.begin("Choosing the final model on dev users", len(names) + 3), dict[str, float]()
+    best: tuple[str, NGramModel] | None = None
+
+    def judge(name: str, model: NGramModel) -> None:
+        nonlocal best
+        scores[name] = dev_accuracy(model, people, cased=cased)
+        if best is None or scores[name] > scores[best[0]]:
+            best = name, model
+        advance(1)
+
+    for name in names:
+        judge(name.removesuffix(".ngram"), read_ngram(work.read(name)))
+    assert best
+    base, model = best
+    capitalizer = Capitalizer(read_ngram(work.read("A_W.ngram")))
+    frequency = read_unigrams(work.read("U.unigrams"))
+    joined = final_models(model, frequency, capitalizer, Budget(budget.ngrams, budget.words))
+    for way, candidate in joined.items():
+        judge(f"{base}, unigrams {way}", candidate)
+    write_ngram(best[1], work.write("final.ngram"))
+    write_json(work.write("final.json"), {"chosen": best[0], "cased": cased, "dev_top1": scores})
+
+
+def pack_final(work: Work, config: FinalConfig, locale: str) -> None:
+    """The final model as lm.fgram, and in other programs' formats."""
+    model = read_ngram(work.read("final.ngram"))
+    work.begin("Packing", None)
+    packed = pack(model, work.write("lm.fgram"), bits=config.bits)
+    writers: Mapping[str, Callable[[Path], object]] = {
+        "arpa": lambda path: write_arpa(model, path),
+        "openfst": lambda path: write_openfst(model, path),
+        "g.fst": lambda path: write_openfst(model, path, style="kaldi"),
+        "aosp-combined": lambda path: write_combined(word_pairs(model, bigrams=10, words=None), path, locale=locale),
+        "aosp-dict": lambda path: write_dict(word_pairs(model, bigrams=10, words=None), path, locale=locale),
+        "onboard": lambda path: write_onboard(model, path),
+        "presage": lambda path: write_presage(model, path),
+    }
+    for kind in config.exports:
+        work.begin(f"Exporting {EXPORTS[kind]}", None)
+        writers[kind](work.write(EXPORTS[kind]))
+    sizes = {"bytes": packed.bytes, "ngrams": packed.ngrams, "words": len(model.vocabulary)}
+    write_json(work.write("package.json"), sizes)

@@ -1,0 +1,160 @@
+"""The whole paper as stages: which files each reads and writes, and what of the configuration it depends on.
+
+    population → unigrams → external → pretrain_words → train_words → pieces → pretrain_pieces → train_pieces
+    → distill_words → distill_pieces → final → pack → baselines → evaluation → clipping → report
+
+Unigrams, word pieces and networks may come from elsewhere: the configuration names their files, and their stages check
+and copy them. The federated refit of the final model, once there is one, stands between `final` and `pack`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedgram.pipeline import evaluation_stages, model_stages, network_stages, text_stages
+from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.model_stages import model_files
+from fedgram.pipeline.report_stage import report, report_files
+from fedgram.pipeline.workspace import Stage
+
+TEXT = ("users.arrow", "supplement.txt", "whitelist.txt")
+Means = Mapping[str, Any]
+Timings = Callable[[], Mapping[str, Mapping[str, Any]]]
+
+
+def run_stages(
+    config: RunConfig, *, device: str = "cpu", workers: int = 1, timings: Timings = lambda: {}
+) -> list[Stage]:
+    """The stages of a run, in order; `timings` says what the manifest knows of those before the report."""
+    means = {"device": device, "workers": workers}
+    return [
+        *_text_stages(config),
+        *_network_stages(config, "words", "R_W", config.words.preset, config.words.network, (), means),
+        *(_piece_stages(config, means) if config.pieces.use else []),
+        *_distilling_stages(config, means),
+        *_final_stages(config),
+        *_measuring_stages(config, timings),
+    ]
+
+
+def _text_stages(c: RunConfig) -> list[Stage]:
+    p = c.population
+    generated = replace(p, users=None, supplement=None, whitelist=None)
+    files = _named(users=p.users, supplement=p.supplement, whitelist=p.whitelist)
+    return [
+        _stage(
+            "population", (*TEXT, "population.json"), text_stages.population, generated, c.seed, sources=files
+        ),
+        _stage(
+            "unigrams", ("U.unigrams", "unigrams.json"), text_stages.unigrams, replace(c.unigrams, counts=None), c.seed,
+            inputs=("users.arrow", "whitelist.txt"), sources=_named(counts=c.unigrams.counts),
+        ),
+        _stage(
+            "external", ("A_W.ngram",), text_stages.external, c.external, c.budget,
+            inputs=("supplement.txt", "whitelist.txt"),
+        ),
+    ]  # fmt: skip
+
+
+def _piece_stages(c: RunConfig, means: Means) -> list[Stage]:
+    pieces = _stage(
+        "pieces", ("pieces.model",), text_stages.pieces, c.pieces.size,
+        inputs=("U.unigrams",), sources=_named(model=c.pieces.model),
+    )  # fmt: skip
+    network = c.pieces.preset, c.pieces.network
+    return [pieces, *_network_stages(c, "pieces", "R_P", *network, pieces.outputs, means)]
+
+
+def _network_stages(
+    c: RunConfig, what: str, name: str, preset: str, network: str | None, pieces: tuple[str, ...], means: Means
+) -> list[Stage]:
+    """A warm start and federated training, or one stage that takes a network over."""
+    outputs, words = (f"{name}.safetensors", f"{name}.json"), ("U.unigrams", *pieces)
+    if network is not None:
+        take = partial(network_stages.take_network, name=name)
+        return [_stage(f"train_{what}", outputs, take, inputs=words, sources={"network": network})]
+    start = f"{name}_start.safetensors"
+    pretrain = partial(network_stages.pretrain, name=name, device=means["device"])
+    train = partial(network_stages.train_network, name=name, **means)
+    return [
+        _stage(
+            f"pretrain_{what}", (start,), pretrain, preset, c.pretraining, c.seed, inputs=("supplement.txt", *words)
+        ),
+        _stage(f"train_{what}", outputs, train, c.training, c.seed, inputs=("users.arrow", start)),
+    ]
+
+
+def _distilling_stages(c: RunConfig, means: Means) -> list[Stage]:
+    settings = c.distillation, c.budget, c.seed
+    stages = [
+        _stage(
+            "distill_words", (*model_files("W"), "distillation_W.json"),
+            partial(model_stages.distill_words, **means), *settings,
+            inputs=("A_W.ngram", "R_W.safetensors"),
+        ),
+        _stage(
+            "distill_pieces", (*model_files("P"), "distillation_P.json"),
+            partial(model_stages.distill_pieces, **means), *settings,
+            inputs=("A_W.ngram", "A_W_i.ngram", "R_P.safetensors", "pieces.model"),
+        ),
+    ]  # fmt: skip
+    return stages if c.pieces.use else stages[:1]
+
+
+def _final_stages(c: RunConfig) -> list[Stage]:
+    exports = tuple(model_stages.EXPORTS[kind] for kind in dict.fromkeys(c.final.exports))
+    return [
+        _stage(
+            "final", ("final.ngram", "final.json"), model_stages.final, c.final.cased, c.budget,
+            inputs=("users.arrow", "U.unigrams", "A_W.ngram", *_eight(c)),
+        ),
+        _stage(
+            "pack", ("lm.fgram", *exports, "package.json"), model_stages.pack_final, c.final, c.population.language,
+            inputs=("final.ngram",),
+        ),
+    ]  # fmt: skip
+
+
+def _measuring_stages(c: RunConfig, timings: Timings) -> list[Stage]:
+    pooled = ("pooled.ngram", "interpolated.ngram") if c.baselines.pooled else ()
+    networks = ("R_W.safetensors",) if c.evaluation.networks else ()
+    told = ["population.json", "unigrams.json", "R_W.json", "final.json", "package.json", "evaluation.json"]
+    stages = [
+        _stage(
+            "baselines", ("baseline.ngram", "baselines.json", *pooled), text_stages.baselines, c.baselines, c.budget,
+            inputs=TEXT,
+        ),
+        _stage(
+            "evaluation", ("evaluation.json",), evaluation_stages.evaluation, c.evaluation, c.population.language,
+            c.seed, inputs=("users.arrow", "baseline.ngram", *_eight(c), "final.ngram", "lm.fgram", *networks, *pooled),
+        ),
+    ]  # fmt: skip
+    if c.clipping.run:
+        settings = c.clipping, replace(c.unigrams, counts=None), c.budget, c.evaluation, c.seed
+        inputs = ("users.arrow", "whitelist.txt", "U.unigrams", "A_W.ngram", "baseline.ngram")
+        stages.append(_stage("clipping", ("clipping.json",), evaluation_stages.clipping, *settings, inputs=inputs))
+        told.append("clipping.json")
+    if c.pieces.use:
+        told.append("R_P.json")
+    stages.append(_stage("report", report_files(c), partial(report, timings=timings), c, inputs=tuple(told)))
+    return stages
+
+
+def _eight(c: RunConfig) -> tuple[str, ...]:
+    return model_files("W") + (model_files("P") if c.pieces.use else ())
+
+
+def _named(**paths: str | None) -> dict[str, str]:
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def _stage(
+    name: str, outputs: tuple[str, ...], function: Callable[..., None], *settings: Any,
+    inputs: tuple[str, ...] = (), sources: Mapping[str, str] | None = None,
+) -> Stage:  # fmt: skip
+    """A stage whose function is given the work and its settings, which are also what its key depends on."""
+    config = [asdict(value) if is_dataclass(value) and not isinstance(value, type) else value for value in settings]
+    paths = {source: Path(path) for source, path in (sources or {}).items()}
+    return Stage(name, outputs, lambda work: function(work, *settings), inputs, paths, config)

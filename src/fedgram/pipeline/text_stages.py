@@ -1,0 +1,237 @@
+"""The stages on words: population, unigrams, word pieces, and the n-gram models of text that a server may see.
+
+population   users.arrow, supplement.txt, whitelist.txt: normalised, or generated
+unigrams     U.unigrams from the train users' devices, and how they converged (§3)
+pieces       pieces.model from the unigrams (§6)
+external     A_W.ngram, the cased model of the supplement (§7.2)
+baselines    models of the same size by what is not federated: of the supplement, of pooled text, of both
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.automata.merge import merge
+from fedgram.automata.model import NGramModel
+from fedgram.automata.prune import prune_to_size
+from fedgram.automata.training import TrainingOptions, train
+from fedgram.core.arrays import Ragged
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.storage import atomic_write
+from fedgram.evaluate.evaluation import evaluate
+from fedgram.evaluate.ngram_predictor import NGramPredictor
+from fedgram.federated.cohort import CohortPlan
+from fedgram.federated.convergence import measure_convergence
+from fedgram.federated.driver import Devices, run_rounds
+from fedgram.federated.unigram_collection import UnigramState, UnigramTask
+from fedgram.formats.artefact import write_ngram
+from fedgram.pipeline.config import (
+    BaselinesConfig,
+    BudgetConfig,
+    ExternalConfig,
+    PopulationConfig,
+    UnigramsConfig,
+)
+from fedgram.pipeline.workspace import Work
+from fedgram.text.corpus import Corpus, open_text, read_corpus, whole_lines
+from fedgram.text.normalize import PLACEHOLDERS, normalize, uncase
+from fedgram.text.population import (
+    SPLITS,
+    Population,
+    open_population,
+    population_from_messages,
+    write_population,
+)  # fmt: skip
+from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.unigrams import UnigramCounts, read_unigram_counts, read_unigrams, write_unigrams
+from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary, read_vocabulary
+from fedgram.text.wordpieces import load_pieces, train_pieces
+
+
+def write_json(path: Path, content: Any) -> None:
+    """A small JSON file."""
+    with atomic_write(path) as file:
+        file.write(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with atomic_write(path) as file:
+        file.writelines(line.encode() + b"\n" for line in lines)
+
+
+def population(work: Work, config: PopulationConfig, seed: int) -> None:
+    """Users' text by user, the server's text, and the whitelist, in one form."""
+    if "users" in work.inputs:
+        people = open_population(work.read("users"), on_rows=work.begin("Reading users", None))
+        words = _lower_case(read_vocabulary(work.read("whitelist")), work.read("whitelist")).words[len(SPECIAL) :]
+        lines = _normalized(work.read("supplement"), work)
+    else:
+        source, advance = SyntheticPopulation(config.language, seed=seed), work.begin("Typing", config.typists)
+
+        def rows() -> Iterator[tuple[str, str, str | None]]:
+            for typist in range(config.typists):
+                yield from source.rows(1, typist)
+                advance(1)
+
+        people = population_from_messages(rows())
+        words = tuple(sorted({uncase(word) for word in source.grammar.words if word[0].isalpha()}))
+        topics = source.grammar.topic_share[::-1]  # other ones than the users'
+        lines = map(" ".join, source.clean_sentences(config.supplement_sentences, topic_share=topics))
+    for split in SPLITS:
+        if not len(people.clients(split)):
+            raise FedgramError(f"the population has no users in the split {split}; add users, or name their splits")
+    write_population(work.write("users.arrow"), people)
+    _write_lines(work.write("whitelist.txt"), words)
+    work.begin("Writing the supplement", None)
+    _write_lines(work.write("supplement.txt"), lines)
+    sizes = {f"{split}_users": len(people.clients(split)) for split in SPLITS}
+    sizes |= {"sentences": len(people.first_token) - 1, "words": len(people.token), "whitelist": len(words)}
+    write_json(work.write("population.json"), sizes)
+
+
+def _normalized(path: Path, work: Work) -> Iterator[str]:
+    with open_text(path) as file:
+        advance = work.begin("Normalising the supplement", path.stat().st_size if path.suffix != ".gz" else None)
+        for chunk in whole_lines(file, path):
+            yield from (" ".join(sentence) for sentence in normalize(chunk.tobytes().decode()))
+            advance(len(chunk))
+
+
+def _lower_case(words: Vocabulary, path: Path) -> Vocabulary:
+    if capitals := sum(uncase(word) != word for word in words.words):
+        remedy = "write the whitelist in lower case: devices count uncased words"
+        raise InputError(path, f"{capitals} words are not in lower case", remedy=remedy)
+    return words
+
+
+def unigrams(work: Work, config: UnigramsConfig, seed: int) -> None:
+    """U by federated collection, or checked and taken over from elsewhere."""
+    whitelist = read_vocabulary(work.read("whitelist.txt"))
+    story: dict[str, Any] = {}
+    if "counts" in work.inputs:
+        counts = read_unigram_counts(work.read("counts"))
+        if strangers := len(set(counts.frequency()) - set(whitelist.words)):
+            remedy = "name the whitelist with which they were collected"
+            raise InputError(work.read("counts"), f"{strangers} words are not on the whitelist", remedy=remedy)
+        shutil.copyfile(work.read("counts"), work.write("U.unigrams"))
+    else:
+        people = open_population(work.read("users.arrow"))
+        counts, story = collect(work, people, whitelist, config, config.clip, seed)
+        write_unigrams(work.write("U.unigrams"), counts)
+    describe_unigrams(work, counts, whitelist, story)
+
+
+def describe_unigrams(work: Work, counts: UnigramCounts, whitelist: Vocabulary, story: Mapping[str, Any]) -> None:
+    """What the report says of them."""
+    summary = {"clip": None if np.isinf(counts.clip) else counts.clip, "rounds": counts.rounds,
+               "reports": counts.clients, "words": len(counts.frequency())}  # fmt: skip
+    write_json(work.write("unigrams.json"), {**summary, "whitelist": len(whitelist) - len(SPECIAL), **story})
+
+
+def collect(
+    work: Work, people: Population, whitelist: Vocabulary, config: UnigramsConfig, clip: float, seed: int
+) -> tuple[UnigramCounts, dict[str, Any]]:
+    """The counts of the train users' devices, and their convergence round by round."""
+    devices = Devices(people, people.word_ids(whitelist), people.clients("train"))
+    task = UnigramTask(whitelist, clip=clip)
+    plan = CohortPlan(config.devices_per_round, config.over_selection, config.dropout)
+    advance = work.begin(f"Collecting unigrams, λ = {clip:g}", config.rounds)
+    state = run_rounds(task, devices, plan, rounds=config.rounds, seed=seed, on_round=lambda *_: advance(1))
+    return judged(task, state, len(devices.clients))
+
+
+def judged(task: UnigramTask, state: UnigramState, devices: int) -> tuple[UnigramCounts, dict[str, Any]]:
+    """What was collected from so many devices, and how it settled."""
+    counts = task.counts(state)
+    if not counts.weight.any():
+        raise FedgramError("no device reported a word of the whitelist; check its language, and unigrams.dropout")
+    convergence = measure_convergence(state.rounds, counts.clients / (len(state.rounds) * devices))
+    return counts, asdict(convergence)
+
+
+def pieces(work: Work, size: int) -> None:
+    """V_P from the unigrams, or from elsewhere."""
+    if "model" in work.inputs:
+        load_pieces(work.read("model"))
+        shutil.copyfile(work.read("model"), work.write("pieces.model"))
+        return
+    work.begin("Training word pieces", None)
+    train_pieces(read_unigrams(work.read("U.unigrams")), size=size, path=work.write("pieces.model"))
+
+
+def external(work: Work, config: ExternalConfig, budget: BudgetConfig) -> None:
+    """A_W within the budget."""
+    work.begin("Training A_W on the supplement", None)
+    corpus = read_corpus([work.read("supplement.txt")])
+    whitelist = read_vocabulary(work.read("whitelist.txt"))
+    options = TrainingOptions(
+        config.order, config.smoothing, config.higher_order_words, config.min_count, open_vocabulary=True
+    )
+    model = _train(_whitelisted(corpus, whitelist, budget.words), options, budget)
+    write_ngram(model, work.write("A_W.ngram"))
+
+
+def baselines(work: Work, config: BaselinesConfig, budget: BudgetConfig) -> None:
+    """Models by text alone, each within the budget; the interpolation's weight is the best on dev users."""
+    whitelist = read_vocabulary(work.read("whitelist.txt"))
+    options = TrainingOptions(config.order, config.smoothing, open_vocabulary=True)
+
+    def model_of(corpus: Corpus) -> NGramModel:
+        return _train(_whitelisted(corpus, whitelist, budget.words), options, budget)
+
+    work.begin("Training the baseline on the supplement", None)
+    a = model_of(read_corpus([work.read("supplement.txt")]))
+    write_ngram(a, work.write("baseline.ngram"))
+    if not config.pooled:
+        write_json(work.write("baselines.json"), {})
+        return
+    people = open_population(work.read("users.arrow"))
+    work.begin("Training on pooled text, to compare with", None)
+    b = model_of(_pooled(people))
+    write_ngram(b, work.write("pooled.ngram"))
+    advance = work.begin("Interpolating", len(config.shares))
+    best, story = None, {}
+    for share in config.shares:
+        mixed = prune_to_size(merge(a, b, weight=share), budget.ngrams, split_ties=True)
+        story[f"{share:g}"] = dev_accuracy(mixed, people, cased=False)
+        if best is None or story[f"{share:g}"] > best[0]:
+            best = story[f"{share:g}"], mixed, share
+        advance(1)
+    assert best
+    write_ngram(best[1], work.write("interpolated.ngram"))
+    write_json(work.write("baselines.json"), {"share": best[2], "dev_top1": story})
+
+
+def dev_accuracy(model: NGramModel, people: Population, *, cased: bool) -> float:
+    """Top-1 accuracy over the typed words of dev users, in per cent."""
+    top1 = evaluate(NGramPredictor(model, cased=cased), people, people.clients("dev")).measures["top1"]
+    return 100.0 * float(top1.amount.sum() / top1.count.sum())
+
+
+def _train(corpus: Corpus, options: TrainingOptions, budget: BudgetConfig) -> NGramModel:
+    return prune_to_size(train(corpus, options), budget.ngrams, split_ties=True)
+
+
+def _pooled(people: Population) -> Corpus:
+    """What a server would see if the train users' text were collected."""
+    sentences = Ragged.concatenate([people.sentences(client) for client in people.clients("train").tolist()])
+    vocabulary = Vocabulary.of(people.words)
+    ids = np.array(vocabulary.encode(people.words), np.int32)
+    return Corpus(Ragged(ids[sentences.values], sentences.offsets), vocabulary)
+
+
+def _whitelisted(corpus: Corpus, whitelist: Vocabulary, most: int) -> Corpus:
+    """The corpus with its most frequent words of the whitelist, however they are cased; all others are `<unk>`."""
+    allowed: Mapping[str, int] = whitelist.index
+    words, counts = corpus.vocabulary.words, np.bincount(corpus.sentences.values, minlength=len(corpus.vocabulary))
+    ranked = sorted(range(len(SPECIAL), len(words)), key=lambda i: (-counts[i], words[i]))
+    kept = [i for i in ranked if counts[i] and (uncase(words[i]) in allowed or words[i] in PLACEHOLDERS)][:most]
+    new_id = np.full(len(words), UNK, np.int32)
+    new_id[kept] = np.arange(len(SPECIAL), len(SPECIAL) + len(kept), dtype=np.int32)
+    vocabulary = Vocabulary.of(words[i] for i in kept)
+    return Corpus(Ragged(new_id[corpus.sentences.values], corpus.sentences.offsets), vocabulary)

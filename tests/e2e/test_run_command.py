@@ -1,0 +1,262 @@
+"""`fedgram run`: one command for the whole paper, that can be killed, resumed, shared out and refused."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgram.cli.main import run as run_command
+from fedgram.pipeline.workspace import open_workspace
+
+Command = Callable[..., Any]
+
+TINY = """
+seed = 3
+[population]
+typists = 100
+supplement_sentences = 600
+[unigrams]
+devices_per_round = 20
+rounds = 4
+[words]
+preset = "W_demo"
+[pieces]
+size = 150
+preset = "P_demo"
+[pretraining]
+epochs = 1
+learning_rate = 0.01
+rows = 16
+[training]
+rounds = 3
+clients_per_round = 8
+evaluate_every = 1
+dev_users = 4
+[external]
+order = 2
+[budget]
+ngrams = 8000
+words = 5000
+[distillation]
+samples = 200
+infer_samples = 400
+order = 3
+[baselines]
+order = 2
+shares = [0.3, 0.5]
+[evaluation]
+buckets = 4
+[clipping]
+thresholds = [1, 1000]
+"""
+STAGES = [
+    "population", "unigrams", "external", "pretrain_words", "train_words", "pieces", "pretrain_pieces",
+    "train_pieces", "distill_words", "distill_pieces", "final", "pack", "baselines", "evaluation", "clipping", "report",
+]  # fmt: skip
+
+
+def digests(workspace: Path) -> dict[str, str]:
+    """Of every file but the report, which says how long things took."""
+    manifest = json.loads((workspace / "manifest.json").read_text())["artefacts"]
+    return {
+        name: about["sha256"]
+        for stage, noted in manifest.items()
+        if stage != "report"
+        for name, about in noted["files"].items()
+    }
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(config: Path) -> Path:
+    """The workspace of a whole run with one worker; tests leave it as it is."""
+    workspace = config.parent / "done"
+    assert run_command(["run", str(config), "-w", str(workspace), "--workers", "1", "--json"]) == 0
+    return workspace
+
+
+def changed(config: Path, folder: Path, old: str, new: str) -> Path:
+    text = config.read_text()
+    assert old in text
+    path = folder / "changed.toml"
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def copy(workspace: Path, folder: Path) -> Path:
+    target = folder / "copy"
+    subprocess.run(["cp", "-r", str(workspace), str(target)], check=True)
+    return target
+
+
+def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Path, fedgram: Command) -> None:
+    manifest = json.loads((done / "manifest.json").read_text())["artefacts"]
+    assert set(manifest) == set(STAGES)
+    assert all((done / name).is_file() for noted in manifest.values() for name in noted["files"])
+    assert (done / "lm.arpa").read_text("utf-8").startswith("\n\\data\\")
+    again = fedgram("run", config, "-w", done, "--json")
+    assert again["ran"] == []
+    found = json.loads((done / "evaluation.json").read_text())
+    names = {f"A_{by}_{letter}" for by in "WP" for letter in "eimr"}
+    models = names | {"Baseline", "Final model", "lm.fgram", "Pooled text", "Pooled + supplement"}
+    assert set(found["cased"]["models"]) == models
+    assert set(found["uncased"]["models"]) == models | {"R_W (network)"}
+    for by_case in ("uncased", "cased"):
+        packed, full = (found[by_case]["models"][name]["top1"]["value"] for name in ("lm.fgram", "Final model"))
+        assert packed == pytest.approx(full, abs=0.5)
+    chosen = json.loads((done / "final.json").read_text())
+    assert chosen["dev_top1"][chosen["chosen"]] == max(chosen["dev_top1"].values())
+    for name in ("report.html", "report.md"):
+        text = (done / "report" / name).read_text("utf-8")
+        for title in ("Table 1", "Table 3", "Table 4", "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "Privacy"):
+            assert title in text
+    assert not list((done / ".work").iterdir())
+
+
+def test_a_small_change_runs_little(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
+    workspace = copy(done, tmp_path)
+    other = changed(config, tmp_path, "buckets = 4", "buckets = 5")
+    plan = fedgram("run", other, "-w", workspace, "--dry-run", "--json")["stages"]
+    assert [row["stage"] for row in plan] == STAGES
+    assert [row["stage"] for row in plan if row["runs"]] == ["evaluation", "clipping", "report"]
+    assert fedgram("run", other, "-w", workspace, "--json")["ran"] == ["evaluation", "clipping", "report"]
+    assert "its configuration changed" in fedgram("run", config, "-w", workspace, "--dry-run")
+
+
+def test_a_dry_run_writes_nothing(config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:
+    plan = fedgram("run", config, "-w", tmp_path / "none", "--dry-run", "--until", "pieces", "--json")["stages"]
+    assert [row["stage"] for row in plan] == STAGES[:6]
+    assert not (tmp_path / "none").exists()
+    assert "there is no stage 'last'" in refused("run", config, "-w", tmp_path / "none", "--dry-run", "--until", "last")
+
+
+def test_two_workers_make_the_same_bytes(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
+    fedgram("run", config, "-w", tmp_path / "two", "--workers", 2, "--json")
+    assert digests(tmp_path / "two") == digests(done)
+
+
+def test_a_killed_run_goes_on_to_the_same_model(done: Path, config: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedgram", "run", str(config), "-w", str(tmp_path / "w"), "--json"]
+    moments, kills = random.Random(5), 0
+    for _ in range(20):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            assert process.wait(timeout=moments.uniform(3.0, 14.0)) == 0
+            break
+        except subprocess.TimeoutExpired:
+            if kills < 3:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+            assert process.wait() in (0, -signal.SIGKILL)
+    assert kills == 3
+    assert digests(tmp_path / "w") == digests(done)
+    assert not list((tmp_path / "w" / ".work").iterdir())
+
+
+def test_artefacts_from_elsewhere(done: Path, config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:
+    given = f"""
+[unigrams]
+counts = "{done}/U.unigrams"
+[words]
+network = "{done}/R_W.safetensors"
+[pieces]
+model = "{done}/pieces.model"
+network = "{done}/R_P.safetensors"
+"""
+    old = TINY[TINY.index("[unigrams]") : TINY.index("[pretraining]")]
+    path, workspace = changed(config, tmp_path, old, given), tmp_path / "w"
+    ran = fedgram("run", path, "-w", workspace, "--until", "final", "--json")["ran"]
+    assert not [name for name in ran if name.startswith("pretrain")]
+    assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
+    other = path.read_text().replace(f'counts = "{done}/U.unigrams"', "rounds = 1\ndevices_per_round = 3")
+    path.write_text(other)
+    line = refused("run", path, "-w", workspace)
+    assert "R_W.safetensors: " in line
+    assert "among the run's most frequent unigrams; name the ones it was trained with: unigrams.counts" in line
+    assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
+    path.write_text(other.replace("R_W.safetensors", "R_P.safetensors"))
+    assert "is a network of word pieces, not of words" in refused("run", path, "-w", workspace)
+
+
+def test_a_full_disk_leaves_a_workspace_to_go_on_with(done: Path, config: Path, tmp_path: Path) -> None:
+    workspace, size = copy(done, tmp_path), (done / "R_P_start.safetensors").stat().st_size
+    for name in ("R_P_start.safetensors", "R_P.safetensors"):
+        (workspace / name).unlink()
+    before = (workspace / "manifest.json").read_bytes()
+    command = [sys.executable, "-m", "fedgram", "run", str(config), "-w", str(workspace)]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1000, size - 1000))
+
+    failed = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, check=False)
+    assert failed.returncode == 2
+    assert [line for line in failed.stderr.splitlines() if line.startswith("fedgram: ")] == [
+        failed.stderr.splitlines()[-1]
+    ]
+    assert "file too large" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert (workspace / "manifest.json").read_bytes() == before
+    subprocess.run(command, check=True, capture_output=True)
+    assert digests(workspace) == digests(done)
+
+
+def test_two_runs_at_once_and_no_room_to_write(done: Path, config: Path, tmp_path: Path, refused: Command) -> None:
+    with open_workspace(done):
+        assert "is in use by another run" in refused("run", config, "-w", done)
+    assert "/sys/fedgram" in refused("run", config, "-w", "/sys/fedgram")
+    (tmp_path / "file").touch()
+    assert "is not a folder" in refused("run", config, "-w", tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_workspace(done: Path, config: Path, tmp_path: Path, refused: Command) -> None:
+    workspace = copy(done, tmp_path)
+    workspace.chmod(0o555)
+    assert "permission denied" in refused("run", config, "-w", workspace)
+    workspace.chmod(0o755)
+    assert digests(workspace) == digests(done)
+
+
+def test_configurations_that_are_refused(config: Path, tmp_path: Path, refused: Command) -> None:
+    workspace = tmp_path / "w"
+    wrong = changed(config, tmp_path, "rounds = 3", "round = 3")
+    assert (
+        refused("run", wrong, "-w", workspace) == f"{wrong}: unknown key training.round; did you mean training.rounds?"
+    )
+    assert "names a file that is not there: users.parquet; give it with --users" in refused(
+        "run", "en_us", "-w", workspace
+    )
+    assert "no such file" in refused("run", tmp_path / "none.toml", "-w", workspace)
+    wrong = changed(config, tmp_path, 'preset = "W_demo"', 'preset = "P_demo"')
+    assert "P_demo is no network of words; choose a preset that begins with W" in refused("run", wrong, "-w", workspace)
+    wrong = changed(config, tmp_path, "typists = 100", "typists = 2")
+    assert "has no users in the split" in refused("run", wrong, "-w", workspace)
+
+
+def test_presets_are_shown(fedgram: Command) -> None:
+    assert "[population]" in fedgram("run", "--print-preset", "pt_br")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_portuguese_demo(tmp_path: Path, fedgram: Command) -> None:
+    began = time.monotonic()
+    fedgram("demo", "--language", "pt_br", "-w", tmp_path / "w", "--json")
+    found = json.loads((tmp_path / "w" / "evaluation.json").read_text())["uncased"]["models"]
+    assert found["Final model"]["change"]["top1"]["ci95"][0] > 0
+    assert time.monotonic() - began < 1500
