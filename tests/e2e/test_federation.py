@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,6 @@ samples = 300
 infer_samples = 300
 order = 2
 """
-Start = Callable[[], "subprocess.Popen[bytes]"]
 SPLITS = {0: "train", 1: "dev", 2: "train", 3: "test", 4: "train"}
 DEVICES = [n for n, split in SPLITS.items() if split == "train"]
 
@@ -142,11 +141,7 @@ def test_a_federation_learns_what_one_process_learns(
             command("federation", "join", home_path, "--data", stores / f"{first}.sqlite"),
             command("federation", "join", home_path, "--data", stores / f"{second}.sqlite"),
         ):
-
-            def start() -> "subprocess.Popen[bytes]":
-                return start_supernode(home, open_store(stores / f"{third}.sqlite"), port=free_port(), log=log)
-
-            running = [start()]
+            last = start_supernode(home, open_store(stores / f"{third}.sqlite"), port=free_port(), log=log)
             try:
                 run = ("run.toml", "--until", "distill_words", "--workers", 1, "--json")
                 config = tmp_path / run[0]
@@ -154,17 +149,16 @@ def test_a_federation_learns_what_one_process_learns(
                 status = fedgram("federation", "status", home_path, "--json")
                 assert {node["name"] for node in status["nodes"]} == {f"device-{n}" for n in DEVICES}
                 assert (status["rounds_committed"], status["totals"]["reports"]) == (4, 12)
-                a_round_is_tried_again(home, tmp_path / "killed", running, start)
+                a_round_is_tried_again(home, tmp_path / "killed", last, stores / f"{third}.sqlite")
             finally:
-                for process in running:
-                    end(process, seconds=1)
+                end(last, seconds=1)
     assert not is_up(home)
     alone = fedgram("run", config, *run[1:], "-w", tmp_path / "alone")["files"]
     assert {"U.unigrams", "R_W.safetensors", "A_We.ngram"} <= ours.keys()
     assert ours == alone
 
 
-def a_round_is_tried_again(home: Folder, work: Path, running: list["subprocess.Popen[bytes]"], again: Start) -> None:
+def a_round_is_tried_again(home: Folder, work: Path, running: "subprocess.Popen[bytes]", store: Path) -> None:
     """A device is killed while a masked round goes on, which needs all three: it succeeds once the device is back."""
     plan = RoundPlan(3, 1.0, minimum=3, wait_for=3, deadline=120, wait_seconds=300, attempts=9)
     job = UnigramJob(Vocabulary.of(["the", "you"]), 20.0, 3)
@@ -174,10 +168,11 @@ def a_round_is_tried_again(home: Folder, work: Path, running: list["subprocess.P
     def kill(_: int) -> None:
         status = read_status(home.server)
         if not killed and status.get("state") in ("round began", "collecting") and status.get("rounds") == 1:
-            os.killpg(running[0].pid, signal.SIGKILL)
+            os.killpg(running.pid, signal.SIGKILL)
             killed.append(True)
-            running.append(again())
+            back.enter_context(command("federation", "join", home.path, "--data", store))
 
-    carry_out(home, work, on_round=kill)
+    with ExitStack() as back:
+        carry_out(home, work, on_round=kill)
     assert killed
     assert collected(work).rounds[0].devices == 3

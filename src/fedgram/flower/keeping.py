@@ -12,9 +12,14 @@ from fedgram.flower.folder import Folder
 
 _STEADY = 30.0  # seconds after which a process is taken to have worked
 _ATTEMPTS = 5
+_KNOCK = 10.0
 
 
-def keep(start: Callable[[], "subprocess.Popen[bytes]"], explain: Callable[[], str | None]) -> None:
+class ComeBack(FedgramError):
+    """A reason for which a process ended that may pass."""
+
+
+def keep(start: Callable[[], "subprocess.Popen[bytes]"], explain: Callable[[], FedgramError | None]) -> None:
     """Run a process, again and again; give up if it keeps ending at once, or if `explain` knows why it must."""
     from fedgram.flower.processes import end
 
@@ -26,8 +31,13 @@ def keep(start: Callable[[], "subprocess.Popen[bytes]"], explain: Callable[[], s
             code = process.wait()
         finally:
             end(process)
-        if why := explain():
-            raise FedgramError(why)
+        why = explain()
+        if isinstance(why, ComeBack):
+            print(f"fedgram: {why}; trying again", file=sys.stderr)
+            time.sleep(_KNOCK)
+            continue
+        if why:
+            raise why
         failures = 0 if time.monotonic() - began > _STEADY else failures + 1
         if failures >= _ATTEMPTS:
             raise FedgramError(f"it ended {failures} times at once, with code {code}; see its log")
@@ -35,16 +45,18 @@ def keep(start: Callable[[], "subprocess.Popen[bytes]"], explain: Callable[[], s
         time.sleep(min(2.0**failures, 30.0))
 
 
-def why_refused(folder: Folder, number: int) -> str | None:
+def why_refused(folder: Folder, number: int) -> FedgramError | None:
     """What a SuperNode's log says of why the server did not let it in; None if it says nothing of the kind."""
     log = folder.node(number) / "log"
     text = log.read_text("utf-8", "replace")[-20_000:] if log.is_file() else ""
     text = text[text.rfind("Starting Flower SuperNode") :]
-    if "[code: 2004]" in text:
-        key = folder.node(number) / "key.pub"
-        return f"the server does not know this device; there, run: fedgram federation admit DIR {number} {key.name}"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return f"the server at {folder.address} has a certificate of another authority than {folder.authority}"
+        return FedgramError(
+            f"the server at {folder.address} has a certificate of another authority than {folder.authority}"
+        )
+    if "[code: 2004]" in text:  # also for a minute after a node was cut off, until the server has noticed
+        how = f"fedgram federation admit DIR {number} key.pub"
+        return ComeBack(f"the server does not let device {number} in; if it is new, run there: {how}")
     return None
 
 
