@@ -14,6 +14,7 @@ import os
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedgram.flower.control import admit
 from fedgram.flower.device import Device
 from fedgram.flower.folder import FederationConfig, make_folder, open_folder
 from fedgram.flower.job import FedAvgJob, UnigramJob
+from fedgram.flower.journal import read_status
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
 from fedgram.flower.orders import Order, write_order
 from fedgram.flower.processes import end, start_superlink, wait_until_served
@@ -115,7 +117,8 @@ def measure(folder: Path, count: int, words: int, rounds: int, masked: bool, pol
         for number in range(count):
             write_device_key(home.node(number))
             admit(home, read_public_key(home.node(number) / "key.pub"), f"device-{number}")
-        stop, results = multiprocessing.Event(), multiprocessing.SimpleQueue[list[float]]()
+        stop: Any = multiprocessing.Event()
+        results: Any = multiprocessing.SimpleQueue()
         shares = [list(range(first, count, PROCESSES)) for first in range(PROCESSES)]
         crowds = [
             multiprocessing.Process(
@@ -127,14 +130,15 @@ def measure(folder: Path, count: int, words: int, rounds: int, masked: bool, pol
         for process in crowds:
             process.start()
         seen: dict[str, tuple[float, float]] = {}
+        before: dict[str, float] = {}  # processor time when the first round began
 
         def look(_: int) -> None:
             for name, process in (("SuperLink", link.pid), ("ServerApp", server_app(home.config.port))):
                 if process is not None:
-                    try:
+                    with suppress(OSError, StopIteration):
                         seen[name] = cost(process)
-                    except (OSError, StopIteration):
-                        continue
+            if not before and read_status(home.server).get("state") in ("round began", "collecting"):
+                before.update({name: seconds for name, (seconds, _) in seen.items()})
 
         carry_out(home, work, on_round=look)
         stop.set()
@@ -148,14 +152,15 @@ def measure(folder: Path, count: int, words: int, rounds: int, masked: bool, pol
     seconds = [line["seconds"] for line in summed]
     reports = sum(line["reports"] for line in summed)
     size = sum(make_job(words).task().size.values())
+    spent = {name: 1e3 * (seen[name][0] - before[name]) / reports for name in ("SuperLink", "ServerApp")}
     return {
         "devices": count, "masked": "yes" if masked else "no", "numbers in an update": size,
         "bytes sent a report": sum(line["bytes_sent"] for line in summed) // reports,
         "received": sum(line["bytes_received"] for line in summed) // reports,
         "seconds a round": float(np.median(seconds)), "reports/s": reports / sum(seconds),
         "report p50, s": float(np.quantile(latencies, 0.5)), "p99, s": float(np.quantile(latencies, 0.99)),
-        "SuperLink CPU ms a report": 1e3 * seen["SuperLink"][0] / reports, "MB": seen["SuperLink"][1],
-        "ServerApp CPU ms a report": 1e3 * seen["ServerApp"][0] / reports, "its MB": seen["ServerApp"][1],
+        "SuperLink CPU ms a report": spent["SuperLink"], "MB": seen["SuperLink"][1],
+        "ServerApp CPU ms a report": spent["ServerApp"], "its MB": seen["ServerApp"][1],
     }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class GridFleet:
         for first in range(0, len(requests), _PUSHED_AT_ONCE):
             messages = []
             for request in requests[first : first + _PUSHED_AT_ONCE]:
-                records = RecordDict({"content": _record(request.content)})
+                records = RecordDict({"content": _record(request.content)} if request.content else {})
                 if request.shared:
                     key = id(request.shared)
                     shared[key] = shared.get(key) or _record(request.shared)
