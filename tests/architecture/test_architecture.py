@@ -26,6 +26,10 @@ def test_the_toolkit_does_not_import_torch() -> None:
     assert not imported_by("import fedgram.cli.ngram") & {"torch", "pywrapfst", "flwr"}
 
 
+def test_a_device_of_a_secure_round_starts_light() -> None:
+    assert not imported_by("import fedgram.federated.secure.client") & {"torch", "numba", "cryptography", "safetensors"}
+
+
 def test_the_device_reader_stands_alone() -> None:
     loaded = imported_by("import fedgram.device.reader")
     assert {name.split(".")[1] for name in loaded if name.startswith("fedgram.")} == {"core", "device", "text"}

@@ -74,6 +74,10 @@ def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..
     before = (folder / "U.unigrams").read_bytes()
     fedgram(*collect, "--rounds", 8, "-o", folder / "U.unigrams")
     assert (folder / "U.unigrams").read_bytes() == before
+    masked = fedgram(*collect, "--rounds", 8, "-o", folder / "M.unigrams", "--secure-aggregation", "--json")
+    assert (folder / "M.unigrams").read_bytes() == before
+    assert masked["abandoned_rounds"] == 0
+    assert masked["bytes_up"] > 160 * 7 * masked["whitelist"]
     info = fedgram("unigrams", "info", folder / "U.unigrams", "--top", 3, "--json")
     assert info["words"] == result["unique"]
     assert len(info["top"]) == 3

@@ -56,6 +56,25 @@ def test_training_learns_and_scores_say_so(fedgram: Callable[..., Any], folder: 
     assert again["loss"] < result["loss"]
 
 
+def test_masked_training_is_plain_training(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    """Up to rounding: the plain command trains devices in stacks, the masked one by one."""
+    secure = ("--secure-aggregation",)
+    plain, masked = (
+        fedgram(*arguments(folder, tmp_path / f"{len(more)}.safetensors", "--rounds", 2, "--json", *more))
+        for more in ((), secure)
+    )
+    assert masked["loss"] == pytest.approx(plain["loss"], rel=1e-4)
+    assert masked["dev_sll_e"] == pytest.approx(plain["dev_sll_e"], rel=1e-4)
+    assert (masked["abandoned_rounds"], masked["reports"]) == (0, plain["reports"])
+    assert masked["bytes_up"] > 7 * masked["parameters"] * masked["reports"]
+
+
+def test_masked_training_that_cannot_be_is_refused(refused: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    few = arguments(folder, tmp_path / "R.safetensors", "--rounds", 1, "--secure-aggregation", "--over-selection", 1)
+    few[few.index("--clients-per-round") + 1] = "1"
+    assert "no round has a sum; the round is abandoned: 1 devices sent keys, 2 are needed" in refused(*few)
+
+
 def test_two_workers_write_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     for workers in (1, 2):
         command = arguments(folder, tmp_path / f"{workers}.safetensors", "--rounds", 2)

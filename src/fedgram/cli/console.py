@@ -12,6 +12,12 @@ from fedgram.core.errors import InputError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 
+secure_option = click.option(
+    "--secure-aggregation",
+    is_flag=True,
+    help="Mask every update, so that the server sees nothing but their sum; the result is the same.",
+)
+
 
 class Steps:
     """The step that is going on, shown on a terminal with its time, and with a bar where its size is known."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.cli.console import json_option, output_path, secure_option, show, steps
 from fedgram.cli.networks import coding_for, device_option, network_shape, presets_table
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
@@ -45,6 +45,7 @@ def _list_presets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     "--over-selection", type=click.FloatRange(1), default=1.3, show_default=True, help="Devices asked a report needed."
 )
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
+@secure_option
 @click.option("--client-lr", type=float, default=0.5, show_default=True)
 @click.option("--rows", type=click.IntRange(1), default=6, show_default=True, help="Rows of a device's batch.")
 @click.option(
@@ -113,7 +114,8 @@ def command(**options: Any) -> None:
     from fedgram.neural.devices import choose_device
 
     device = choose_device(options["device"])
-    workers = options["workers"] or (1 if device.type != "cpu" else os.cpu_count() or 1)
+    alone = device.type != "cpu" or options["secure_aggregation"]
+    workers = options["workers"] or (1 if alone else os.cpu_count() or 1)
     if workers > 1 and "RANK" not in os.environ:
         _start_workers(workers)
         return
@@ -152,6 +154,7 @@ def _train(device: str, options: dict[str, Any]) -> None:
     from fedgram.federated.averaging import ServerStep
     from fedgram.federated.cohort import CohortPlan
     from fedgram.federated.driver import Devices
+    from fedgram.federated.secure.settings import SecureSettings
     from fedgram.neural.local_training import LocalTraining
     from fedgram.neural.model import initial_weights
     from fedgram.neural.network import Network, as_arrays, read_network, write_network
@@ -196,8 +199,9 @@ def _train(device: str, options: dict[str, Any]) -> None:
                 step.describe(f"Round {moment.round}/{rounds}: loss {moment.loss:.3f}{sll}, {rate}")
                 advance(1)
 
+            secure = SecureSettings() if options["secure_aggregation"] else None
             run_options = RunOptions(rounds, options["seed"], options["evaluate_every"], options["patience"],
-                                     options["checkpoint_every"])  # fmt: skip
+                                     options["checkpoint_every"], secure)  # fmt: skip
             cohorts = CohortPlan(options["clients_per_round"], options["over_selection"], options["dropout"])
             result = train(
                 task, devices, cohorts, dev, run_options, pieces=is_pieces, device=device, ranks=ranks,
@@ -209,6 +213,8 @@ def _train(device: str, options: dict[str, Any]) -> None:
     if ranks.rank:
         return
     story = result.story
+    if len(story.get("abandoned", [])) == len(story["loss"]):
+        raise FedgramError(f"no round has a sum; {story['abandoned'][-1]}")
     rounds_done = {"rounds": len(story["loss"]), "best_round": story["best_round"]}
     about = json.loads(json.dumps({"preset": options["preset"], **rounds_done, "plan": asdict(plan)}))
     write_network(output, Network(shape, result.weights, coding, about))
@@ -220,7 +226,7 @@ def _train(device: str, options: dict[str, Any]) -> None:
         "network": str(output), "preset": options["preset"], "parameters": shape.parameters(),
         **rounds_done, "loss": story["loss"][-1],
         **{f"dev_{k}": v for k, v in (best or {}).items() if k != "round" and v is not None},
-        **{k: story[k] for k in ("reports", "empty", "refused")}, "tokens": story["targets"],
+        **{k: story[k] for k in ("reports", "empty", "refused")}, **_secure_costs(story), "tokens": story["targets"],
         "seconds": round(seconds, 3),
     }  # fmt: skip
     show({**summary, "curve": story["dev"]} if options["as_json"] else summary, options["as_json"])
@@ -236,6 +242,13 @@ _RUN_SETTINGS = (
     "dev_users",
     "patience",
 )
+
+
+def _secure_costs(story: Mapping[str, Any]) -> dict[str, int]:
+    """What became of secure rounds."""
+    if "abandoned" not in story:
+        return {}
+    return {"abandoned_rounds": len(story["abandoned"]), **{k: story[k] for k in ("bytes_up", "bytes_down")}}
 
 
 def _check_population(devices: Any, users: str) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.cli.console import json_option, output_path, secure_option, show, steps
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
 from fedgram.federated.cohort import Cohort, CohortPlan
 from fedgram.federated.convergence import Convergence, measure_convergence
-from fedgram.federated.driver import Devices, run_rounds
+from fedgram.federated.driver import Devices, Tally, run_rounds
+from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.unigram_collection import UnigramState, UnigramTask
 from fedgram.text.normalize import uncase
 from fedgram.text.population import SPLITS, open_population
@@ -60,6 +61,7 @@ def group() -> None:
     "--over-selection", type=click.FloatRange(1), default=1.3, show_default=True, help="Devices asked a report needed."
 )
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
+@secure_option
 @click.option("--split", type=click.Choice(SPLITS), default="train", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
@@ -72,7 +74,7 @@ def group() -> None:
 @json_option
 def collect_command(
     users: str, whitelist: str, clip: float, devices_per_round: int, rounds: int, over_selection: float, dropout: float,
-    split: str, seed: int, capacity: int, output: Path, plots: Path | None, as_json: bool,
+    secure_aggregation: bool, split: str, seed: int, capacity: int, output: Path, plots: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Count a whitelist's words on simulated devices."""
     began = perf_counter()
@@ -91,10 +93,13 @@ def collect_command(
             tally["late"] += cohort.late
             advance(1)
 
-        state = run_rounds(task, devices, plan, rounds=rounds, seed=seed, on_round=on_round)
+        secure, note = SecureSettings() if secure_aggregation else None, Tally()
+        state = run_rounds(
+            task, devices, plan, rounds=rounds, seed=seed, secure=secure, tally=note, on_round=on_round
+        )  # fmt: skip
         step.begin("Measuring convergence")
         counts = task.counts(state)
-        _refuse_nothing(counts, whitelist)
+        _refuse_nothing(counts, whitelist, note)
         convergence = measure_convergence(state.rounds, counts.clients / (rounds * len(devices.clients)))
         write_unigrams(output, counts)
         if plots:
@@ -102,17 +107,26 @@ def collect_command(
     result: dict[str, Any] = {
         "unigrams": str(output), "clip": _shown(clip, as_json), "rounds": rounds,
         "reports": counts.clients,
-        **tally, "whitelist": len(words) - 3, "unique": convergence.unique[-1], "z": convergence.z[-1],
-        "moving_average": convergence.moving_average[-1], "seconds": round(perf_counter() - began, 3),
+        **tally, "refused": note.refused.total(), "whitelist": len(words) - 3,
+        "unique": convergence.unique[-1], "z": convergence.z[-1],
+        "moving_average": convergence.moving_average[-1], **(_secure_costs(note) if secure else {}),
+        "seconds": round(perf_counter() - began, 3),
     }  # fmt: skip
     show({**result, "by_round": _by_round(convergence)} if as_json else result, as_json)
 
 
-def _refuse_nothing(counts: UnigramCounts, whitelist: str) -> None:
+def _refuse_nothing(counts: UnigramCounts, whitelist: str, note: Tally) -> None:
+    if not counts.clients and note.abandoned:
+        raise FedgramError(f"no round has a sum; {note.abandoned[-1]}")
     if not counts.clients:
         raise FedgramError("no device reported; lower --dropout, or use more users")
     if not counts.weight.any():
         raise InputError(whitelist, "holds no word that a device has", remedy="check the language")
+
+
+def _secure_costs(note: Tally) -> dict[str, int]:
+    """What became of secure rounds."""
+    return {"abandoned_rounds": len(note.abandoned), "bytes_up": note.traffic.up, "bytes_down": note.traffic.down}
 
 
 def _lower_case(words: Vocabulary, path: str) -> Vocabulary:

@@ -8,6 +8,7 @@ depend on the number of workers that share the chunks (`neural/ranks.py`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from fedgram.neural.local_training import train_clients
 from fedgram.neural.network import as_tensors
 from fedgram.neural.ranks import Ranks
 
+Plan = TypeVar("Plan")
 _CPU_STACK = 1_000_000  # weights in a stack that still fits the caches of a CPU
 _GPU_SHARE = 0.5  # of the GPU's memory, for weights and what a step needs
 
@@ -136,7 +138,7 @@ def _norms(stack: Weights, start: Weights) -> Tensor:
     return norms
 
 
-def prefetched(plans: Iterator[tuple[list[Chunk], RoundReport]]) -> Iterator[tuple[list[Chunk], RoundReport]]:
+def prefetched(plans: Iterator[Plan]) -> Iterator[Plan]:
     """The same plans, each made while the one before it is trained on."""
     from concurrent.futures import ThreadPoolExecutor
 

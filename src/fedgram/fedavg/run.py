@@ -13,8 +13,9 @@ from fedgram.core.errors import FedgramError
 from fedgram.fedavg.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedgram.fedavg.engine import Chunk, RoundReport, chunk_size, plan_round, prefetched, train_round
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging
-from fedgram.federated.cohort import CohortPlan, choose_cohort
-from fedgram.federated.driver import Devices
+from fedgram.federated.cohort import Cohort, CohortPlan, choose_cohort
+from fedgram.federated.driver import Devices, Tally, collect_round
+from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Total
 from fedgram.neural.network import WeightArrays, as_tensors
 from fedgram.neural.ranks import Ranks
@@ -30,6 +31,7 @@ class RunOptions:
     evaluate_every: int = 10
     patience: int | None = None
     checkpoint_every: int = 1
+    secure: SecureSettings | None = None
 
     def __post_init__(self) -> None:
         if min(self.rounds, self.evaluate_every, self.checkpoint_every) < 1:
@@ -56,7 +58,7 @@ class RunResult:
     story: Mapping[str, Any]
 
 
-Collect = Callable[[FedAvgState], tuple[Total, RoundReport, int]]
+Collect = Callable[[FedAvgState, dict[str, Any]], tuple[Total, RoundReport, int]]
 
 
 def train(
@@ -69,13 +71,18 @@ def train(
     if not len(devices.clients):
         raise FedgramError("the population has no clients to train on; check the split")
     place, ranks = torch.device(device), ranks or Ranks()
-    plans: Iterator[tuple[list[Chunk], RoundReport]] | None = None
+    if options.secure is not None and (ranks.size > 1 or place.type != "cpu"):
+        raise FedgramError("secure aggregation is simulated by one process on the CPU; use --workers 1 --device cpu")
+    plans: Iterator[tuple[Cohort, list[Chunk], RoundReport]] | None = None
 
-    def collect(state: FedAvgState) -> tuple[Total, RoundReport, int]:
+    def collect(state: FedAvgState, story: dict[str, Any]) -> tuple[Total, RoundReport, int]:
         nonlocal plans
         plans = plans or prefetched(_plans(task, devices, cohorts, options, state.round, place))
-        chunks, report = next(plans)
-        total, refused = train_round(task, state, chunks, device=place, ranks=ranks)
+        cohort, chunks, report = next(plans)
+        if options.secure is None:
+            total, refused = train_round(task, state, chunks, device=place, ranks=ranks)
+        else:
+            total, refused = _train_securely(task, state, devices, cohort, options, story)
         return total, report, refused
 
     return follow(
@@ -90,7 +97,10 @@ def follow(
     settings: Mapping[str, Any] | None = None, resume: bool = False,
     on_round: Callable[[Moment], object] = lambda _: None,
 ) -> RunResult:  # fmt: skip
-    """Train on whatever devices `collect` asks; it returns the sum of a round, what is known of it, and the refused."""
+    """Train on whatever devices `collect` asks; it returns the sum of a round, what is known of it, and the refused.
+
+    It may add to the story of the run.
+    """
     place, ranks = torch.device(device), ranks or Ranks()
     found = read_checkpoint(folder, settings or {}) if folder is not None and resume else None
     state, best = (found.state, found.best) if found else (task.init(), dict(task.start))
@@ -98,7 +108,7 @@ def follow(
     last = _is_over(story, options)
     while not last:
         began = perf_counter()
-        total, report, refused = collect(state)
+        total, report, refused = collect(state, story)
         state = task.server_update(state, total)
         seconds = perf_counter() - began
         scores = None
@@ -116,14 +126,30 @@ def follow(
     return RunResult(best, story)
 
 
+def _train_securely(
+    task: FederatedAveraging, state: FedAvgState, devices: Devices, cohort: Cohort, options: RunOptions,
+    story: dict[str, Any],
+) -> tuple[Total, int]:  # fmt: skip
+    """The same sum, device by device, each update masked; an abandoned round leaves the model as it is."""
+    tally = Tally()
+    total = collect_round(
+        task, state, devices, cohort, seed=options.seed, round_number=state.round + 1, secure=options.secure,
+        tally=tally,
+    )  # fmt: skip
+    story["abandoned"] = [*story.get("abandoned", []), *tally.abandoned]
+    for name, amount in (("bytes_up", tally.traffic.up), ("bytes_down", tally.traffic.down)):
+        story[name] = story.get(name, 0) + amount
+    return total, tally.refused.total()
+
+
 def _plans(
     task: FederatedAveraging, devices: Devices, cohorts: CohortPlan, options: RunOptions, done: int,
     device: torch.device,
-) -> Iterator[tuple[list[Chunk], RoundReport]]:  # fmt: skip
+) -> Iterator[tuple[Cohort, list[Chunk], RoundReport]]:  # fmt: skip
     size = chunk_size(task, device)
     for number in range(done + 1, options.rounds + 1):
         cohort = choose_cohort(cohorts, devices.clients, seed=options.seed, round_number=number)
-        yield plan_round(task, devices, cohort, seed=options.seed, round_number=number, chunk=size)
+        yield cohort, *plan_round(task, devices, cohort, seed=options.seed, round_number=number, chunk=size)
 
 
 def _evaluate(

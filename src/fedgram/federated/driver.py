@@ -38,7 +38,7 @@ class Devices:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Refused updates by reason, why rounds were abandoned, and the traffic of secure rounds."""
+    """What happened in rounds beside their sums: refusals by reason, why rounds were abandoned, and secure traffic."""
 
     refused: Counter[Reason] = field(default_factory=Counter)
     abandoned: list[str] = field(default_factory=list)
@@ -75,29 +75,38 @@ def collect_round(
     task: FederatedTask[State], state: State, devices: Devices, cohort: Cohort, *, seed: int, round_number: int,
     secure: SecureSettings | None = None, tally: Tally | None = None,
 ) -> Total:  # fmt: skip
-    """The sum of the cohort's updates, masked on the way if so wanted; refused updates are left out and counted.
+    """The sum of the cohort's updates, masked on the way if so wanted.
 
-    A secure round that is abandoned sums up nothing; where no tally takes note of it, it is an error.
+    Updates that are refused are left out, and a secure round that is abandoned sums up nothing; a tally takes note of
+    both, and without one they are errors.
     """
     note = tally if tally is not None else Tally()
 
     def update(client: int) -> Update:
         return task.client_update(state, devices.load(client), device_stream(seed, round_number, client))
 
-    if secure is None:
-        intake = Intake(task)
-        for client in cohort.reporting.tolist():
-            intake.offer(client, update(client))
-        note.refused += intake.refused
-        return intake.total
-    leaving = dict(zip(cohort.missing.tolist(), _last_steps(cohort, seed, round_number), strict=True))
     try:
-        return _sum_securely(task, update, cohort.reporting.tolist(), leaving, secure, note)
+        if secure is None:
+            total = _sum_plainly(task, update, cohort, note)
+        else:
+            leaving = dict(zip(cohort.missing.tolist(), _last_steps(cohort, seed, round_number), strict=True))
+            total = _sum_securely(task, update, cohort.reporting.tolist(), leaving, secure, note)
     except AbandonedRoundError as error:
         if tally is None:
             raise
         tally.abandoned.append(str(error))
         return Total.zero(task.size, task.bits)
+    if tally is None and note.refused:
+        raise FedgramError(f"updates were refused: {', '.join(note.refused)}")
+    return total
+
+
+def _sum_plainly(task: FederatedTask[State], update: Callable[[int], Update], cohort: Cohort, tally: Tally) -> Total:
+    intake = Intake(task)
+    for client in cohort.reporting.tolist():
+        intake.offer(client, update(client))
+    tally.refused += intake.refused
+    return intake.total
 
 
 def _last_steps(cohort: Cohort, seed: int, round_number: int) -> list[int]:

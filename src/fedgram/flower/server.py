@@ -120,7 +120,7 @@ def run_fedavg(
 
     task = FederatedAveraging(job.shape, start, job.plan)
 
-    def one_round(state: "FedAvgState") -> tuple[Total, RoundReport, int]:
+    def one_round(state: "FedAvgState", _: Mapping[str, Any]) -> tuple[Total, RoundReport, int]:
         total = server.round(state.round + 1, task, fedavg_state(state))
         return total, RoundReport(total.devices, 0, int(total.array(TARGETS)[0])), 0
 

@@ -14,7 +14,9 @@ from fedgram.fedavg.engine import add_changes, chunk_size, plan_round, prefetche
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging, Schedule, TrainingPlan
 from fedgram.federated.averaging import ServerStep
 from fedgram.federated.cohort import CohortPlan, choose_cohort
-from fedgram.federated.driver import Devices, collect_round
+from fedgram.federated.driver import Devices, Tally, collect_round
+from fedgram.federated.secure.settings import AbandonedRoundError, SecureSettings
+from fedgram.federated.validation import Reason
 from fedgram.neural.cell import GATES
 from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.model import ModelShape, initial_weights
@@ -118,6 +120,37 @@ def test_a_device_that_diverges_is_refused_and_counted() -> None:
     state = task.server_update(task.init(), total)
     assert state.round == 1
     assert all(np.array_equal(w, task.start[n]) for n, w in state.model.weights.items())
+
+
+@pytest.mark.parametrize("plan", [{}, {"update_norm": 0.05, "weighting": "uniform"}])
+def test_a_secure_round_is_the_plain_one_bit_for_bit(plan: dict[str, Any]) -> None:
+    devices, task, tally = people(5, 9), a_task(**plan), Tally()
+    cohort = choose_cohort(CohortPlan(6, 1.4, 0.1), devices.clients, seed=1, round_number=1)
+    assert len(cohort.missing) >= 2
+    plain, masked = (
+        collect_round(task, task.init(), devices, cohort, seed=1, round_number=1, secure=secure, tally=tally)
+        for secure in (None, SecureSettings())
+    )
+    assert (masked.weight, masked.devices) == (plain.weight, plain.devices) == (plain.weight, len(cohort.reporting))
+    for name, array in plain.arrays.items():
+        assert np.array_equal(masked.arrays[name], array)
+    assert not tally.refused
+    assert not tally.abandoned
+    assert tally.traffic.up > 7 * len(cohort.reporting) * sum(task.size.values())
+
+
+def test_a_device_that_diverges_leaves_a_secure_round() -> None:
+    devices, task, tally = people(4, 6), a_task(local=LocalTraining(1e30)), Tally()
+    cohort = choose_cohort(CohortPlan(6, 1.0, 0.0), devices.clients, seed=1, round_number=1)
+    settings = SecureSettings()
+    with pytest.raises(AbandonedRoundError, match="0 devices sent their vectors"):
+        collect_round(task, task.init(), devices, cohort, seed=1, round_number=1, secure=settings)
+    total = collect_round(
+        task, task.init(), devices, cohort, seed=1, round_number=1, secure=settings, tally=tally
+    )  # fmt: skip
+    assert (total.devices, len(tally.abandoned), tally.refused[Reason.NOT_FINITE]) == (0, 1, 6)
+    with pytest.raises(FedgramError, match="refused: not finite"):
+        collect_round(task, task.init(), devices, cohort, seed=1, round_number=1)
 
 
 def test_devices_without_words_are_skipped_and_counted() -> None:

@@ -1,6 +1,7 @@
 """What a device refuses, what a server refuses, and that a masked vector says nothing."""
 
 import struct
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,8 +14,8 @@ from scipy import stats
 from tests.reference import secure_aggregation as reference
 
 from fedgram.core.arrays import LongArray
-from fedgram.core.errors import FedgramError
-from fedgram.federated.secure import messages
+from fedgram.core.errors import FedgramError, MissingDependencyError
+from fedgram.federated.secure import messages, primitives
 from fedgram.federated.secure.client import SecureClient
 from fedgram.federated.secure.primitives import KEY_BYTES, add_mask, derive, pack, signed, unpack
 from fedgram.federated.secure.server import SecureServer
@@ -145,12 +146,12 @@ def test_devices_refuse_other_settings_and_other_rings() -> None:
     context = going.requests[0][6:38]
     number, devices, public = messages.read_neighbours(going.requests[0], context)
     same = dict.fromkeys(public, next(iter(public.values())))
-    no_key = {**public, min(public): bytes(64)}
+    no_key = {**public, min(public): bytes(32) + b"\7" * 32}
     for wrong, match in (
         (messages.neighbours(context, number, devices, dict(list(public.items())[1:])), "of the ring"),
         (messages.neighbours(context, number, 2, {1 - min(number, 1): bytes(64)}), "needed|on the ring"),
         (messages.neighbours(context, devices, devices, public), "on the ring"),
-        (messages.neighbours(context, number, devices, same), "same keys"),
+        (messages.neighbours(context, number, devices, same), "same key"),
         (messages.neighbours(context, number, devices, no_key), "no key"),
     ):
         with pytest.raises(RefusedMessageError, match=match):
@@ -170,8 +171,13 @@ def test_servers_refuse_keys_that_are_none_or_somebody_elses() -> None:
     going = Round()
     answers = going.answers()
     going.server.receive(0, answers[0])
-    with pytest.raises(RefusedMessageError, match="keys of another"):
-        going.server.receive(1, answers[0])
+    for wrong in (
+        answers[0],
+        reframed(answers[1], lambda b: b.__setitem__(slice(32, 64), answers[0][70:102])),
+        reframed(answers[1], lambda b: b.__setitem__(slice(32, 64), b[:32])),
+    ):
+        with pytest.raises(RefusedMessageError, match="that of another"):
+            going.server.receive(1, wrong)
     with pytest.raises(RefusedMessageError, match="no key"):
         going.server.receive(1, reframed(answers[1], lambda b: b.__setitem__(slice(32, 64), bytes(32))))
 
@@ -319,6 +325,13 @@ def test_nothing_secret_shows() -> None:
     for thing in (going.clients[0], going.clients[0]._masking, going.server):
         assert going.clients[0]._seed.hex() not in repr(thing)
         assert len(repr(thing)) < 60
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    primitives._package.cache_clear()
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
+    with pytest.raises(MissingDependencyError, match=r"fedgram\[secure\]"):
+        SecureServer(SETTINGS, 1)
 
 
 def test_any_bytes_are_refused() -> None:

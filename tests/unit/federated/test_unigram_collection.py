@@ -7,7 +7,8 @@ from fedgram.core.arrays import FloatArray, Ragged
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.random import Stream
 from fedgram.federated.cohort import CohortPlan, choose_cohort
-from fedgram.federated.driver import Devices, collect_round, run_rounds
+from fedgram.federated.driver import Devices, Tally, collect_round, run_rounds
+from fedgram.federated.secure.settings import AbandonedRoundError, SecureSettings
 from fedgram.federated.task import Total, Update
 from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.text.population import ClientDataset, Population, population_from_messages
@@ -99,13 +100,41 @@ def test_rounds_add_up_and_repeat_with_their_seed() -> None:
     assert one.array("weight")[states[0].rounds[0].index] == pytest.approx(states[0].rounds[0].weight)
 
 
+def test_secure_rounds_count_the_same() -> None:
+    """Devices that are missing leave in the middle of the protocol; the sums are those of the others, bit for bit."""
+    task, machines, tally = UnigramTask(WORDS, clip=2.0), devices(population()), Tally()
+    plain, masked = (
+        run_rounds(task, machines, CohortPlan(20), rounds=3, seed=3, secure=secure, tally=tally)
+        for secure in (None, SecureSettings())
+    )
+    assert not tally.abandoned
+    for one, other in zip(plain.rounds, masked.rounds, strict=True):
+        assert one.devices == other.devices == 20
+        assert np.array_equal(one.index, other.index)
+        assert np.array_equal(one.weight, other.weight)
+        assert np.array_equal(one.cross, other.cross)
+        assert one.length_square == other.length_square
+
+
+def test_a_round_that_is_abandoned_counts_nothing_and_says_why() -> None:
+    task, machines, tally = UnigramTask(WORDS, clip=2.0), devices(population()), Tally()
+    settings = SecureSettings(min_devices=40)
+    state = run_rounds(task, machines, CohortPlan(20), rounds=2, seed=3, secure=settings, tally=tally)
+    assert [part.devices for part in state.rounds] == [0, 0]
+    assert len(tally.abandoned) == 2
+    assert all("40 are needed" in reason for reason in tally.abandoned)
+    with pytest.raises(AbandonedRoundError):
+        run_rounds(task, machines, CohortPlan(20), rounds=2, seed=3, secure=settings)
+
+
 def test_cohorts_ask_more_than_they_need() -> None:
     plan = CohortPlan(devices=100, over_selection=1.3, dropout=0.1)
     cohort = choose_cohort(plan, np.arange(1000), seed=0, round_number=1)
     assert cohort.asked == 130
     assert len(cohort.reporting) == 100
     assert len(set(cohort.reporting.tolist())) == 100
-    assert cohort.dropped + cohort.late == 30
+    assert cohort.dropped + cohort.late == len(cohort.missing) == 30
+    assert len({*cohort.missing.tolist(), *cohort.reporting.tolist()}) == 130
     few = choose_cohort(plan, np.arange(50), seed=0, round_number=1)
     assert len(few.reporting) == 50 - few.dropped
     hard = choose_cohort(CohortPlan(100, 1.0, 0.5), np.arange(1000), seed=0, round_number=1)

@@ -74,9 +74,9 @@ class SecureClient:
             raise RefusedMessageError(f"{devices} devices take part, {self.settings.min_devices} are needed")
         if tuple(public) != self.settings.ring(number, devices):
             raise RefusedMessageError("the neighbours are not those of the ring")
-        own = self._sealing.public + self._masking.public
-        if len({own, *public.values()}) != len(public) + 1:
-            raise RefusedMessageError("two devices have the same keys")
+        others = [key for pair in public.values() for key in (pair[:KEY_BYTES], pair[KEY_BYTES:])]
+        if len({self._sealing.public, self._masking.public, *others}) != len(others) + 2:
+            raise RefusedMessageError("two devices have the same key")
         threshold, places = self.settings.threshold(devices), [j + 1 for j in public]
         seed, key = (split(s, places, threshold, self._entropy) for s in (self._seed, self._masking.secret))
         sealed = {

@@ -53,6 +53,7 @@ class SecureServer:
         self._number: dict[int, int] = {}  # of a device on the ring
         self._device: list[int] = []  # at a place on the ring
         self._keys: dict[int, bytes] = {}  # by device, then all by number
+        self._known: set[bytes] = set()
         self._commitments: dict[int, bytes] = {}
         self._sealed: dict[int, dict[int, bytes]] = {}
         self._sharing: set[int] = set()  # U2
@@ -128,8 +129,9 @@ class SecureServer:
         sealing, masking = messages.read_keys(answer, self._context)
         for key in (sealing, masking):
             self._probe.agree(key)  # refuses what is no key
-        if sealing + masking in self._keys.values():
-            raise RefusedMessageError("a device sent the keys of another")
+        if sealing == masking or not self._known.isdisjoint((sealing, masking)):
+            raise RefusedMessageError("a device sent one key twice, or that of another")
+        self._known |= {sealing, masking}
         self._keys[device] = sealing + masking
 
     def _form_ring(self) -> dict[int, bytes]:

@@ -31,7 +31,7 @@ class SecureSettings:
 
     min_devices: int = 2
     neighbours: int | None = None
-    majority: float = 0.55
+    majority: float = 0.5
     value_bits: int = 45
 
     def __post_init__(self) -> None:
@@ -48,16 +48,16 @@ class SecureSettings:
         """k: how many neighbours each of so many devices has; even, or all others.
 
         >>> [SecureSettings().degree(n) for n in (2, 10, 100, 500, 10_000)]
-        [1, 9, 34, 46, 68]
+        [1, 9, 48, 64, 94]
         """
-        k = self.neighbours if self.neighbours is not None else 2 * ceil(2.5 * log2(devices))
+        k = self.neighbours if self.neighbours is not None else 2 * ceil(3.5 * log2(devices))
         return min(devices - 1, k + k % 2)
 
     def threshold(self, devices: int) -> int:
         """t: how many of a device's k neighbours recover its secrets; more than half, so no two sets of t are disjoint.
 
         >>> [SecureSettings().threshold(n) for n in (2, 10, 100, 500, 10_000)]
-        [1, 5, 19, 26, 38]
+        [1, 5, 25, 33, 48]
         """
         k = self.degree(devices)
         return max(k // 2 + 1, ceil(self.majority * k - 1e-9))

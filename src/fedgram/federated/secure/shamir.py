@@ -6,8 +6,7 @@ secret of 256 bits is one of them; a share takes 33 bytes.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-
-from fedgram.core.random import stream
+from random import Random
 
 P = 2**256 + 297
 SECRET_BYTES, SHARE_BYTES = 32, 33
@@ -61,6 +60,6 @@ def recover(shares: Mapping[int, int], threshold: int, is_right: Callable[[bytes
 def _choices(places: list[int], count: int) -> Iterable[list[int]]:
     """The first so many places, then, if there are more, others at random."""
     yield places[:count]
-    rng = stream(0, "shares")
+    rng = Random(0)
     while count < len(places):
-        yield sorted(rng.permutation(places)[:count].tolist())
+        yield rng.sample(places, count)
