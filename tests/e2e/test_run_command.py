@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chromium import CHROMIUM, Chromium
 
 from fedgram.cli.main import run as run_command
 from fedgram.pipeline.workspace import open_workspace
 
 Command = Callable[..., Any]
+pytestmark = pytest.mark.timeout(1200)  # the first run compiles
 
 TINY = """
 seed = 3
@@ -108,7 +110,7 @@ def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Pat
     manifest = json.loads((done / "manifest.json").read_text())["artefacts"]
     assert set(manifest) == set(STAGES)
     assert all((done / name).is_file() for noted in manifest.values() for name in noted["files"])
-    assert (done / "lm.arpa").read_text("utf-8").startswith("\n\\data\\")
+    assert (done / "lm.arpa").read_text("utf-8").startswith("\\data\\\n")
     again = fedgram("run", config, "-w", done, "--json")
     assert again["ran"] == []
     found = json.loads((done / "evaluation.json").read_text())
@@ -142,6 +144,8 @@ def test_a_dry_run_writes_nothing(config: Path, tmp_path: Path, fedgram: Command
     plan = fedgram("run", config, "-w", tmp_path / "none", "--dry-run", "--until", "pieces", "--json")["stages"]
     assert [row["stage"] for row in plan] == STAGES[:6]
     assert not (tmp_path / "none").exists()
+    assert {row["stage"] for row in plan if row["estimate"]} == {"pretrain_words", "train_words"}
+    assert "about" in fedgram("run", config, "-w", tmp_path / "none", "--dry-run")
     assert "there is no stage 'last'" in refused("run", config, "-w", tmp_path / "none", "--dry-run", "--until", "last")
 
 
@@ -151,21 +155,43 @@ def test_two_workers_make_the_same_bytes(done: Path, config: Path, tmp_path: Pat
 
 
 def test_a_killed_run_goes_on_to_the_same_model(done: Path, config: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedgram", "run", str(config), "-w", str(tmp_path / "w"), "--json"]
-    moments, kills = random.Random(5), 0
-    for _ in range(20):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            assert process.wait(timeout=moments.uniform(3.0, 14.0)) == 0
-            break
-        except subprocess.TimeoutExpired:
-            if kills < 3:
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-            assert process.wait() in (0, -signal.SIGKILL)
-    assert kills == 3
+    """Killed at random moments of random stages, three times, then left to finish."""
+    command = [sys.executable, "-m", "fedgram", "run", str(config), "-w", str(tmp_path / "w"), "--workers", "1"]
+    moments = random.Random(5)
+    for last in sorted(moments.sample(range(10), 3)):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        while STAGES[last] not in (line := process.stderr.readline()):
+            assert line, "the run ended by itself"
+        time.sleep(moments.uniform(0.0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        process.stderr.close()
+    subprocess.run(command, check=True, capture_output=True)
     assert digests(tmp_path / "w") == digests(done)
     assert not list((tmp_path / "w" / ".work").iterdir())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.parametrize(("width", "dark"), [(1100, False), (1100, True), (390, False)])
+def test_the_report_in_a_browser(done: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    page = (done / "report" / "report.html").resolve().as_uri()
+    browser = Chromium(tmp_path / "profile", width=width, height=844, dark=dark)
+    try:
+        browser.open(page)
+        browser.wait_for("document.images.length > 3 && [...document.images].every(i => i.naturalWidth > 0)")
+        browser.drain()
+        assert browser.complaints == []
+        assert [url for url in browser.requests if not url.startswith("data:")] == [page]
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+        headings = {name for role, name in browser.named() if role == "heading"}
+        assert {"The paper's tables", "Figures", "Example predictions", "Privacy"} <= headings
+        browser.screenshot(tmp_path / "report.png", whole=True)
+        assert (tmp_path / "report.png").stat().st_size > 100_000
+    finally:
+        browser.close()
 
 
 def test_artefacts_from_elsewhere(done: Path, config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:
@@ -185,12 +211,12 @@ network = "{done}/R_P.safetensors"
     assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
     other = path.read_text().replace(f'counts = "{done}/U.unigrams"', "rounds = 1\ndevices_per_round = 3")
     path.write_text(other)
-    line = refused("run", path, "-w", workspace)
+    line = refused("run", path, "-w", workspace, "--json")
     assert "R_W.safetensors: " in line
     assert "among the run's most frequent unigrams; name the ones it was trained with: unigrams.counts" in line
     assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
     path.write_text(other.replace("R_W.safetensors", "R_P.safetensors"))
-    assert "is a network of word pieces, not of words" in refused("run", path, "-w", workspace)
+    assert "is a network of word pieces, not of words" in refused("run", path, "-w", workspace, "--json")
 
 
 def test_a_full_disk_leaves_a_workspace_to_go_on_with(done: Path, config: Path, tmp_path: Path) -> None:
@@ -246,6 +272,7 @@ def test_configurations_that_are_refused(config: Path, tmp_path: Path, refused: 
     assert "P_demo is no network of words; choose a preset that begins with W" in refused("run", wrong, "-w", workspace)
     wrong = changed(config, tmp_path, "typists = 100", "typists = 2")
     assert "has no users in the split" in refused("run", wrong, "-w", workspace)
+    assert not (workspace / "users.arrow").exists()
 
 
 def test_presets_are_shown(fedgram: Command) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,11 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
             click.option("--until", metavar="STAGE", help="Stop after this stage."),
-            click.option("--dry-run", is_flag=True, help="Print what would be done, and how long it took before."),
+            click.option(
+                "--dry-run",
+                is_flag=True,
+                help="Print what would be done, and how long it took before or may take on a CPU.",
+            ),
             device_option,
             click.option(
                 "--workers",
@@ -95,13 +99,18 @@ def execute(
 ) -> None:  # fmt: skip
     """Run, or say what would be run, and print the result."""
     from fedgram.pipeline.run import plan_pipeline, run_pipeline
+    from fedgram.pipeline.stages import stage_names
 
+    names = stage_names(config, until)
     if dry_run:
-        _show_plan(plan_pipeline(config, workspace, until=until, change=change), as_json)
+        from fedgram.pipeline.estimates import estimate_seconds
+
+        plan = plan_pipeline(config, workspace, until=until, change=change)
+        _show_plan(plan, estimate_seconds(config, workers=workers), as_json)
         return
     began = perf_counter()
     ran: list[str] = []
-    with progress(quiet=as_json) as (on_stage, begin):
+    with progress(len(names), quiet=as_json) as (on_stage, begin):
 
         def noted(stage: "Stage", reason: str | None) -> None:
             ran.extend([stage.name] if reason else [])
@@ -145,18 +154,24 @@ def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float) -> No
         click.echo(f"{name:<{width}}  {line}")
 
 
-def _show_plan(plan: "list[Planned]", as_json: bool) -> None:
-    rows = [{"stage": p.stage.name, "runs": p.reason is not None, "why": p.reason, "seconds": p.seconds} for p in plan]
+def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: bool) -> None:
+    rows = [
+        {"stage": p.stage.name, "runs": p.reason is not None, "why": p.reason, "seconds": p.seconds,
+         "estimate": None if p.seconds is not None else estimates.get(p.stage.name)}
+        for p in plan
+    ]  # fmt: skip
     if as_json:
         click.echo(json.dumps({"stages": rows}))
         return
     for row in rows:
-        took = f"{row['seconds']:8.1f} s" if row["seconds"] is not None else "         –"
-        click.echo(f"{row['stage']:<16} {took}  {row['why'] or 'is done'}")
+        took = f"{row['seconds']:,.1f} s" if row["seconds"] is not None else "–"
+        if row["estimate"] is not None:
+            took = f"about {row['estimate']:,.0f} s"
+        click.echo(f"{row['stage']:<16} {took:>18}  {row['why'] or 'is done'}")
 
 
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
+def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
     """Two bars on a terminal, of the run and of its present step; elsewhere a line a stage, on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -166,23 +181,23 @@ def progress(*, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
-    stages, step = bars.add_task("Stages", total=None), bars.add_task("", total=None)
+    run, step = bars.add_task("", total=stages), bars.add_task("", total=None)
     current: list[tuple[str, float]] = []
 
     def finish() -> None:
         if current:
             name, began = current.pop()
-            bars.update(stages, advance=1)
+            bars.update(run, advance=1)
             if not quiet:
                 console.print(f"[green]✓[/] {name:<16} {perf_counter() - began:8.1f} s", highlight=False)
 
     def on_stage(stage: "Stage", reason: str | None) -> None:
         finish()
-        bars.update(stages, description=stage.name)
+        bars.update(run, description=f"[bold]{stage.name}[/]")
         if reason:
             current.append((stage.name, perf_counter()))
         else:
-            bars.update(stages, advance=1)
+            bars.update(run, advance=1)
             if not quiet:
                 console.print(f"  {stage.name:<16}     is done", highlight=False)
 

@@ -3,7 +3,7 @@
 A kernel is a plain function over arrays and scalars. It is compiled on its first call and the machine code is cached
 on disk, so that later processes start at once. numba notices a change of a kernel's own file, but not of the files
 whose kernels and constants it has built in; so the cache is kept in a folder named by a digest of our sources (all but
-the command line's). `kernel` keeps the function's type, so mypy sees through it.
+those of the layers that have none). `kernel` keeps the function's type, so mypy sees through it.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def _use_own_cache() -> None:
     package = Path(__file__).parents[1]
     sha = hashlib.sha256()
     for source in sorted(package.rglob("*.py")):
-        if source.parent.name not in ("cli", "report"):
+        if source.parent.name not in ("cli", "report", "pipeline", "web"):
             sha.update(source.read_bytes())
     home = package / "__pycache__"
     own = home / f"kernels-{sha.hexdigest()[:16]}"

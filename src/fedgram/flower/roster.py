@@ -12,7 +12,8 @@ from fedgram.core.errors import FedgramError
 from fedgram.flower.fleet import Fleet, Reply, Request
 from fedgram.flower.store import MOST_DEVICES
 
-_ASK_AGAIN = 30.0  # seconds until a node that was not ready, failed or did not answer is asked again
+_ASK_AGAIN = 30.0  # seconds until a node that was not ready or failed is asked again
+_PATIENCE = 20  # times as long until one that does not answer is
 NAME = "device-"
 
 
@@ -54,10 +55,10 @@ class Roster:
         job = {"job": self._job}
         requests = [Request(node, "join", {}, job) for node in new]
         if requests:
-            for node, name in zip(new, self._fleet.send(requests, seconds=4 * self._ask_again), strict=True):
+            for node, name in zip(new, self._fleet.send(requests, seconds=_PATIENCE * self._ask_again), strict=True):
                 self._not_before[node] = now + self._ask_again
                 if name:
-                    self._waiting[name] = (node, now + 4 * self._ask_again)
+                    self._waiting[name] = (node, now + _PATIENCE * self._ask_again)
                     self.bytes_sent += len(self._job)
 
     def _hear(self, node: int, reply: Reply) -> None:

@@ -29,6 +29,7 @@ class PopulationConfig:
     """Where users' text comes from: files, or if `users` is not given, typists generated from the seed.
 
     `supplement` is text that the server may see, `whitelist` the words that devices may report, in lower case.
+    A generated supplement speaks of this part of the users' topics, `supplement_topics`.
     """
 
     users: str | None = None
@@ -37,6 +38,7 @@ class PopulationConfig:
     language: Language = "en_us"
     typists: AtLeastOne = 1500
     supplement_sentences: AtLeastOne = 40_000
+    supplement_topics: Annotated[float, Between(0.05, 1)] = 1.0
 
     def __post_init__(self) -> None:
         given = [self.users, self.supplement, self.whitelist]

@@ -38,16 +38,19 @@ from fedgram.text.vocabulary import SPECIAL
 _KNOWN_WORDS = 30_000  # of 𝒱, for SLL^e of word-piece networks
 
 
-def _coding(work: Work, preset: str) -> Coding:
+def check_preset(preset: str, *, pieces: bool) -> None:
+    """Refuse the name of a network that there is not, or of the other kind."""
     if preset not in PRESETS:
         raise FedgramError(f"unknown network preset {preset!r}; choose one of {', '.join(PRESETS)}")
-    frequency, chosen = read_unigrams(work.read("U.unigrams")), PRESETS[preset]
-    by_pieces = "pieces.model" in work.inputs
-    if chosen.pieces != by_pieces:
-        wanted, letter = ("word pieces", "P") if by_pieces else ("words", "W")
+    if PRESETS[preset].pieces != pieces:
+        wanted, letter = ("word pieces", "P") if pieces else ("words", "W")
         raise FedgramError(f"{preset} is no network of {wanted}; choose a preset that begins with {letter}")
-    if not by_pieces:
-        return word_coding(frequency, chosen.shape.words)
+
+
+def _coding(work: Work, preset: str) -> Coding:
+    frequency = read_unigrams(work.read("U.unigrams"))
+    if "pieces.model" not in work.inputs:
+        return word_coding(frequency, PRESETS[preset].shape.words)
     return piece_coding(work.read("pieces.model").read_bytes(), frequency, _KNOWN_WORDS)
 
 

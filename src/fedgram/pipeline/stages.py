@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedgram.core.errors import FedgramError
 from fedgram.pipeline import evaluation_stages, model_stages, network_stages, text_stages
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_stages import model_files
@@ -37,6 +38,14 @@ def run_stages(
         *_final_stages(config),
         *_measuring_stages(config, timings),
     ]
+
+
+def stage_names(config: RunConfig, until: str | None = None) -> list[str]:
+    """The names of the stages, up to one of them."""
+    names = [stage.name for stage in run_stages(config)]
+    if until is not None and until not in names:
+        raise FedgramError(f"there is no stage {until!r}; the stages are {', '.join(names)}")
+    return names if until is None else names[: names.index(until) + 1]
 
 
 def _text_stages(c: RunConfig) -> list[Stage]:
@@ -75,6 +84,7 @@ def _network_stages(
     if network is not None:
         take = partial(network_stages.take_network, name=name)
         return [_stage(f"train_{what}", outputs, take, inputs=words, sources={"network": network})]
+    network_stages.check_preset(preset, pieces=bool(pieces))  # before anything is done
     start = f"{name}_start.safetensors"
     pretrain = partial(network_stages.pretrain, name=name, device=means["device"])
     train = partial(network_stages.train_network, name=name, **means)

@@ -20,7 +20,7 @@ from fedgram.automata.merge import merge
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.training import TrainingOptions, train
-from fedgram.core.arrays import Ragged
+from fedgram.core.arrays import FloatArray, Ragged
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
 from fedgram.evaluate.evaluation import evaluate
@@ -80,7 +80,7 @@ def population(work: Work, config: PopulationConfig, seed: int) -> None:
 
         people = population_from_messages(rows())
         words = tuple(sorted({uncase(word) for word in source.grammar.words if word[0].isalpha()}))
-        topics = source.grammar.topic_share[::-1]  # other ones than the users'
+        topics = _some(source.grammar.topic_share[::-1], config.supplement_topics)  # other favourites than the users'
         lines = map(" ".join, source.clean_sentences(config.supplement_sentences, topic_share=topics))
     for split in SPLITS:
         if not len(people.clients(split)):
@@ -92,6 +92,13 @@ def population(work: Work, config: PopulationConfig, seed: int) -> None:
     sizes = {f"{split}_users": len(people.clients(split)) for split in SPLITS}
     sizes |= {"sentences": len(people.first_token) - 1, "words": len(people.token), "whitelist": len(words)}
     write_json(work.write("population.json"), sizes)
+
+
+def _some(share: FloatArray, part: float) -> FloatArray:
+    """A part of the topics, evenly spread; the others get nothing."""
+    number = np.arange(1, len(share) + 1)
+    kept: FloatArray = np.where(np.floor(number * part) > np.floor((number - 1) * part), share, 0.0)
+    return kept
 
 
 def _normalized(path: Path, work: Work) -> Iterator[str]:
