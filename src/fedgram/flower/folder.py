@@ -7,6 +7,7 @@
 A device on another machine is given the first line alone, and makes its key there.
 """
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,8 +134,20 @@ def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ..
         write_authority(folder.server, config.name)
         write_server_certificate(folder.server, config.name, [config.host, *extra_hosts])
         folder.authority.write_bytes((folder.server / "ca.crt").read_bytes())
+    _write_flower_config(folder)
     (path / CONFIG).write_text(to_toml(config), "utf-8")  # last: its presence says that the folder is whole
     return folder
+
+
+def _write_flower_config(folder: Folder) -> None:
+    """What Flower's own commands read on the server's machine, with FLWR_HOME set to this folder."""
+    home = folder.server / "flwr"
+    home.mkdir(exist_ok=True)
+    authority = str(folder.authority.resolve())
+    safety = f"root-certificates = {json.dumps(authority)}" if folder.config.tls else "insecure = true"
+    name = folder.config.name
+    text = f'[superlink]\ndefault = "{name}"\n\n[superlink.{name}]\naddress = "{folder.local_address}"\n{safety}\n'
+    (home / "config.toml").write_text(text, "utf-8")
 
 
 def open_folder(path: str | Path) -> Folder:

@@ -59,7 +59,7 @@ def write_device_key(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if (folder / "key").exists() and (folder / "key.pub").exists():
         return
-    key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP256R1())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
