@@ -1,10 +1,11 @@
 """A federation whose server is killed again and again: SIGKILL, at random moments, and started anew each time.
 
-    python -m benchmarks.federation_faults [--kills 20] [--rounds 12] [--devices 6]
+    python -m benchmarks.federation_faults [--kills 20] [--rounds 20] [--devices 4]
 
 Devices are threads that compute real updates. Both of the server's processes are killed in turn: the SuperLink, with
-all that it started, and the ServerApp alone. At the end the network must be, bit for bit, the one that the in-process
-driver trains: had a report been lost, counted twice or a round been half applied, it would differ.
+all that it started, and the ServerApp alone, each time up to 8 seconds after a round began. At the end the network must
+be, bit for bit, the one that the in-process driver trains: had a report been lost, counted twice or a round been half
+applied, it would differ.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from fedgram.flower.control import admit
 from fedgram.flower.device import Device
 from fedgram.flower.folder import FederationConfig, make_folder
 from fedgram.flower.job import FedAvgJob
+from fedgram.flower.journal import read_status
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
 from fedgram.flower.orders import Order, trained, write_order
 from fedgram.flower.processes import end, start_superlink, wait_until_served
@@ -54,9 +56,19 @@ def server_app(port: int) -> int | None:
     return None
 
 
+def in_a_round_since(folder: Path, moment: float, done: threading.Event, seconds: float = 120.0) -> bool:
+    """Wait until a round is going on that was not before."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not done.wait(0.1):
+        status = read_status(folder)
+        if status.get("time", 0.0) > moment and status["state"] in ("round began", "collecting"):
+            return True
+    return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("kills", 20), ("rounds", 12), ("devices", 6)):
+    for name, default in (("kills", 20), ("rounds", 20), ("devices", 4)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedgram-faults-") as folder:
@@ -106,7 +118,10 @@ def measure(folder: Path, kills: int, rounds: int, count: int) -> None:
     looking.start()
     rng = np.random.default_rng(SEED)
     killed: dict[str, int] = {"SuperLink": 0, "ServerApp": 0}
-    while sum(killed.values()) < kills and not done.wait(float(rng.uniform(1.0, 12.0))):
+    while sum(killed.values()) < kills and not done.is_set():
+        if not in_a_round_since(home.server, time.time(), done):
+            continue
+        done.wait(float(rng.uniform(0.0, 8.0)))
         app = server_app(home.config.port)
         if app is not None and rng.random() < 0.5:
             os.kill(app, signal.SIGKILL)
