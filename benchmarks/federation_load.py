@@ -87,7 +87,7 @@ def crowd(folder: str, numbers: list[int], store: str, masked: int, poll: float,
 
         devices.append(LightDevice(home, read_private_key(own / "key"), answer, stopping, poll))
         devices[-1].start()
-        time.sleep(0.01)
+        time.sleep(0.2)  # connections cost the server more than messages do
     stop.wait()
     stopping.set()
     results.put([seconds for device in devices for seconds in device.latencies])

@@ -12,6 +12,11 @@ from fedgram.flower.grid_fleet import from_records, to_records
 Answer = Callable[[str, dict[str, bytes]], Mapping[str, bytes]]
 
 
+def _give_up(*_: object) -> None:
+    """In place of Flower's exit, which would end all devices of the process."""
+    raise ConnectionError
+
+
 class LightDevice(threading.Thread):
     """A device that answers until `stop` is set; `latencies` has the seconds that each reply took to hand over."""
 
@@ -30,8 +35,10 @@ class LightDevice(threading.Thread):
                 self._stopping.wait(1.0)
 
     def _serve(self) -> None:
-        from flwr.supernode.fleet_http_connection import http_request_response
+        from flwr.supernode import fleet_http_connection
 
+        http_request_response = fleet_http_connection.http_request_response
+        setattr(fleet_http_connection, "flwr_exit", _give_up)  # noqa: B010
         tls = self._folder.config.tls
         certificates = self._folder.authority.read_bytes() if tls else None
         with ExitStack() as stack:

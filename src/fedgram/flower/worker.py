@@ -6,6 +6,7 @@ in a process that ends with the message, as before.
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -32,16 +33,19 @@ def main() -> None:
             time.sleep(_POLL)
             continue
         if found.HasField("task") and found.token:
-            _run(address, found.token)
+            _run(address, found.token, parent)
         else:
             time.sleep(_POLL)
 
 
-def _run(address: str, token: str) -> None:
-    """Handle one message in a process of its own, one at a time."""
+def _run(address: str, token: str, parent: int) -> None:
+    """Handle one message in a process of its own, one at a time; it ends with the SuperNode."""
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if os.getppid() != parent:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.02)
         return
     code = 1
     try:
