@@ -106,7 +106,7 @@ def measure(folder: Path, count: int, words: int, rounds: int, masked: bool, pol
     config = FederationConfig(port=free_port(), masked_with=count // 2 if masked else 0)
     home = make_folder(folder / "federation", config)
     job, work = make_job(words), folder / "work"
-    plan = RoundPlan(count, 1.0, minimum=count // 2, wait_for=count, wait_seconds=1200, deadline=1200, attempts=1)
+    plan = RoundPlan(count, 1.0, minimum=count // 2, wait_for=count, wait_seconds=1800, deadline=1200, attempts=1)
     write_order(work, Order(rounds, plan, str(home.server), masked_with=config.masked_with), job)
     with (folder / "superlink.log").open("wb") as log:
         link = start_superlink(home, host="127.0.0.1", log=log)

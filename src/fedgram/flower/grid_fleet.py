@@ -13,7 +13,7 @@ from typing import Any
 
 from fedgram.flower.fleet import Content, Reply, Request
 
-_PUSHED_AT_ONCE = 100
+_PUSHED_AT_ONCE = _PULLED_AT_ONCE = 25  # a request that takes Flower more than 30 s is lost, with what it had fetched
 _LITTLE = 1 << 18
 MESSAGE_TYPES = {"join": "query.join", "report": "train.report", "secure": "train.secure"}
 
@@ -71,9 +71,8 @@ class GridFleet:
     def poll(self, requests: Iterable[str]) -> list[Reply]:
         """Pull the replies that have come."""
         wanted = list(requests)
-        if not wanted:
-            return []
-        return [_reply(message) for message in self._grid.pull_messages(wanted)]
+        batches = [wanted[first : first + _PULLED_AT_ONCE] for first in range(0, len(wanted), _PULLED_AT_ONCE)]
+        return [_reply(message) for batch in batches for message in self._grid.pull_messages(batch)]
 
 
 def _reply(message: Any) -> Reply:
