@@ -27,7 +27,7 @@ NAMES = {
     "interpolated.ngram": MIXED, "R_W.safetensors": "R_W (network)",
 }  # fmt: skip
 EXAMPLES = {
-    "en_us": ("how are", "see you", "i am so", "do you want", "what time is", "thank you", "she is in new", "i'll be"),
+    "en_us": ("how are", "see you", "i am so", "do you want", "what time is", "thank you", "can you", "i'll be"),
     "pt_br": ("tudo", "eu vou", "muito", "você quer", "que horas", "bom", "a gente se vê", "não sei"),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from fedgram import __version__
 from fedgram.evaluate.jackknife import Estimate
 from fedgram.federated.convergence import Convergence
 from fedgram.pipeline.config import RunConfig
-from fedgram.pipeline.evaluation_stages import BASELINE
+from fedgram.pipeline.evaluation_stages import BASELINE, FINAL, POOLED
 from fedgram.pipeline.strict_toml import to_toml
 from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.workspace import Work
@@ -79,6 +79,13 @@ def _about(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
             network = told[name]
             about[f"network {name}"] = f"{network['preset']}, {network['parameters']:,} weights, " + _trained(network)
     d = config.distillation
+    levels = {name: model["top1"]["value"] for name, model in found["uncased"]["models"].items()}
+    if POOLED in levels:
+        text = f"{levels[POOLED]:.2f} % top-1 by a model of the pooled text, as large as the others"
+        gain, most = levels[FINAL] - levels[BASELINE], levels[POOLED] - levels[BASELINE]
+        if gain > 0 and most > 0:
+            text += f"; the final model goes {gain / most:.0%} of the way there from the baseline"
+        about["if text were collected"] = text
     about |= {
         "distillation": f"{d.samples:,} samples a network, at most {config.budget.ngrams:,} n-grams a model",
         "final model": f"{final['chosen']}, the best on dev users ({final['dev_top1'][final['chosen']]:.2f} % top-1)",
@@ -103,7 +110,7 @@ def _trained(network: Mapping[str, Any]) -> str:
 def _networks(told: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
-            "model": f"{name} (network, weights in single precision)",
+            "model": f"{name} (network)",
             "ngrams": None,
             "bytes": 4 * told[name]["parameters"],
         }

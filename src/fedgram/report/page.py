@@ -156,7 +156,7 @@ def _all_measures(title: str, language: LanguageResult) -> list[Block]:
     for name, result in language.models.items():
         rows.append((name, *(str(level) if (level := result.levels.get(key)) else None for key in _MEASURES)))
         if result.change:
-            changes = (result.change.get(key) for key in _MEASURES)
+            changes = (result.change.get(key) if key != "sll_e" else None for key in _MEASURES)  # it is a logarithm
             rows.append(("change [%]", *(_signed(change) if change else None for change in changes)))
     caption = "± is half of a 95 % interval; changes are relative to the baseline, over the same users"
     return [Heading(f"All measures, {title}"), Table(("Model", *_MEASURES.values()), tuple(rows), caption)]
