@@ -27,6 +27,7 @@ from fedgram.automata.topology import (
 from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged, frozen, sum_by
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
+from fedgram.text.vocabulary import EOS
 
 MAX_SENTENCE_STEPS = 100_000
 
@@ -106,6 +107,33 @@ def _visited_states(
         states[visit] = q
         visit += 1
     return states
+
+
+def read_arcs(topology: Topology, sentences: Ragged) -> IntArray:
+    """The arcs that read each label of each sentence and its end, visit by visit; −1 for a label that nothing reads."""
+    t = topology
+    return _read_arcs(t.first_arc, t.label, t.dest, t.backoff, t.start, sentences.values, sentences.offsets)
+
+
+@kernel
+def _read_arcs(
+    first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray, start: int, values: IntArray,
+    offsets: LongArray,
+) -> IntArray:  # fmt: skip
+    arcs = np.empty(len(values) + len(offsets) - 1, np.int32)
+    visit = 0
+    for s in range(len(offsets) - 1):
+        q = start
+        for i in range(offsets[s], offsets[s + 1] + 1):
+            x = values[i] if i < offsets[s + 1] else EOS
+            e = -1
+            while e < 0 and q >= 0:
+                e = find_arc(label, first_arc[q], first_arc[q + 1], x)
+                q = backoff[q]
+            arcs[visit] = e
+            visit += 1
+            q = max(dest[e], 0) if e >= 0 else 0
+    return arcs
 
 
 def next_states(topology: Topology, states: IntArray, labels: IntArray) -> IntArray:

@@ -27,6 +27,7 @@ _GROUPS = {
     "pretrain": ("fedgram.cli.pretrain", "Train a network on text that a server may see."),
     "score": ("fedgram.cli.score", "Measure how well a network predicts sentences."),
     "train": ("fedgram.cli.train", "Train a network on devices that keep their text."),
+    "refit": ("fedgram.cli.refit", "Fit a distilled model to what devices count on their own text."),
     "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
     "report": ("fedgram.cli.report", "Write a run's results as a page."),
     "predict": ("fedgram.cli.predict", "Print the words that an lm.fgram expects next."),

@@ -22,7 +22,8 @@ from fedgram.text.unigrams import UnigramCounts, read_unigram_counts, read_unigr
 from fedgram.text.vocabulary import Vocabulary, read_vocabulary
 
 
-def _clip(_: click.Context, __: click.Parameter, value: str) -> float:
+def clip_value(_: click.Context, __: click.Parameter, value: str) -> float:
+    """A limit: a number greater than 0, or inf."""
     try:
         clip = float(value)
     except ValueError:
@@ -53,7 +54,11 @@ def group() -> None:
 @click.option("--users", required=True, help="Population: .parquet or .arrow")
 @click.option("--whitelist", required=True, help="Words to count, lower-case, one a line.")
 @click.option(
-    "--clip", default="1000", show_default=True, callback=_clip, help="λ: most words a device counts for, or inf."
+    "--clip",
+    default="1000",
+    show_default=True,
+    callback=clip_value,
+    help="λ: most words a device counts for, or inf.",
 )
 @click.option("--devices-per-round", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=300, show_default=True)

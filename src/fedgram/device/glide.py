@@ -18,7 +18,7 @@ from fedgram.device.bits import Words
 from fedgram.device.keyboard import Candidate, Keyboard, mixed_candidates
 from fedgram.device.own_words import own_words
 from fedgram.device.personal import PersonalModel
-from fedgram.device.query import step
+from fedgram.device.query import log_prob, open_lists
 from fedgram.device.spatial import Layout
 
 POINTS, BAND = 32, 5
@@ -27,11 +27,10 @@ _SHORTLIST = 150
 
 @dataclass(frozen=True, slots=True)
 class GlideOptions:
-    """How trails and words are weighed."""
+    """How trails and words are weighed; a word's log-probability counts as it is."""
 
-    sharpness: float = 40.0  # log-likelihood lost per squared key width of mean squared distance
-    weight: float = 0.35  # of the language model
-    reach: float = 1.7  # how far the trail may begin and end from the first and last letter, in key widths
+    sharpness: float = 80.0  # log-likelihood lost per squared key width of mean squared distance
+    reach: float = 2.0  # how far the trail may begin and end from the first and last letter, in key widths
 
 
 class Glider:
@@ -45,11 +44,11 @@ class Glider:
         self.spelled = np.array([rank[c] for key in lex.keys for c in key], np.int32)
         self.centres = np.array([keyboard.layout.centre_of(letter) for letter in letters])
         ends = self.spelled[self.offsets[:-1]] * len(letters) + self.spelled[self.offsets[1:] - 1]
-        self.by_ends = np.argsort(ends, kind="stable").astype(np.int32)
+        self.log_p = keyboard.model.log_unigrams()[lex.words]
+        self.by_ends = np.lexsort((-self.log_p, ends)).astype(np.int32)  # of equal ends, the most probable first
         self.first = np.searchsorted(ends[self.by_ends], np.arange(len(letters) ** 2 + 1)).astype(np.int32)
         self.apart = np.sqrt(((self.centres[:, None, :] - self.centres[None, :, :]) ** 2).sum(axis=2))
         self.length = _template_lengths(self.spelled, self.offsets, self.apart)
-        self.log_p = keyboard.model.log_unigrams()[lex.words]
 
     def decode(
         self, trail: FloatArray, context: Sequence[str] = (), k: int = 3, personal: PersonalModel | None = None
@@ -61,7 +60,7 @@ class Glider:
             return []
         worth, words = np.empty(k), np.empty(k, np.int64)
         points, length = resample(trail, POINTS), path_length(trail)
-        weights = np.array([options.sharpness, options.weight, options.reach])
+        weights = np.array([options.sharpness, options.reach])
         found = _decode(
             points, length, self.spelled, self.offsets, self.centres, self.apart, self.by_ends, self.first,
             self.length, self.log_p, lex.words, weights,
@@ -74,7 +73,7 @@ class Glider:
         if not own:
             return rows
         traced = _trace(points, length, own.spelled, own.offsets, self.centres, self.apart, weights)
-        return mixed_candidates(rows, own, options.weight, traced, k=k)
+        return mixed_candidates(rows, own, 1.0, traced, k=k)
 
 
 @kernel
@@ -122,20 +121,22 @@ def _template_lengths(spelled: IntArray, offsets: LongArray, apart: FloatArray) 
 
 @kernel
 def _template(
-    w: int,
-    spelled: IntArray,
-    offsets: LongArray,
-    centres: FloatArray,
-    apart: FloatArray,
-    length: float,
-    out: FloatArray,
-) -> None:
-    """A word's template, resampled."""
+    w: int, spelled: IntArray, offsets: LongArray, centres: FloatArray, apart: FloatArray, length: float,
+    trail: FloatArray, most: float, out: FloatArray,
+) -> float:  # fmt: skip
+    """A word's template, resampled, and its mean squared distance from a trail, point by point.
+
+    Where that is more than `most`, the rest of the template is left out, and of the distance.
+    """
     first, last = offsets[w], offsets[w + 1] - 1
     step_ = length / (len(out) - 1)
-    i, along = first + 1, 0.0
-    out[0, 0], out[0, 1] = centres[spelled[first], 0], centres[spelled[first], 1]
+    i, along, total = first + 1, 0.0, 0.0
+    for axis in range(2):
+        out[0, axis] = centres[spelled[first], axis]
+        total += (trail[0, axis] - out[0, axis]) ** 2
     for k in range(1, len(out)):
+        if total > most * len(out):
+            break
         wanted, piece = k * step_, 0.0
         while i <= last:
             piece = apart[spelled[i - 1], spelled[i]]
@@ -148,34 +149,31 @@ def _template(
             a, b, share = spelled[i - 1], spelled[i], (wanted - along) / piece
         for axis in range(2):
             out[k, axis] = centres[a, axis] + share * (centres[b, axis] - centres[a, axis])
+            total += (trail[k, axis] - out[k, axis]) ** 2
+    return total / len(out)
 
 
 @kernel
-def _pointwise(a: FloatArray, b: FloatArray, most: float) -> float:
-    """The mean squared distance of points in step; it need not be exact beyond `most`."""
-    total = 0.0
-    for k in range(len(a)):
-        dx, dy = a[k, 0] - b[k, 0], a[k, 1] - b[k, 1]
-        total += dx * dx + dy * dy
-        if total > most * len(a):
-            break
-    return total / len(a)
+def warped(a: FloatArray, b: FloatArray, band: int, rows: FloatArray, most: float) -> float:
+    """The least mean squared distance when points may wait for each other, at most `band` steps; per point of both.
 
-
-@kernel
-def warped(a: FloatArray, b: FloatArray, band: int, rows: FloatArray) -> float:
-    """The least mean squared distance when points may wait for each other, at most `band` steps; per point of both."""
+    Infinite if it is more than `most`.
+    """
     n = len(a)
     rows[:, :] = np.inf
     rows[0, 0] = 0.0
     for i in range(1, n + 1):
         now, last = rows[i & 1], rows[(i - 1) & 1]
         now[:] = np.inf
+        least = np.inf
         for j in range(max(1, i - band), min(n, i + band) + 1):
             dx, dy = a[i - 1, 0] - b[j - 1, 0], a[i - 1, 1] - b[j - 1, 1]
             squared = dx * dx + dy * dy
             # a step along both counts twice, so that every way has the same weight in all
             now[j] = min(last[j - 1] + 2.0 * squared, last[j] + squared, now[j - 1] + squared)
+            least = min(least, now[j])
+        if least > most * 2 * n:
+            return np.inf
         if i == 1:
             last[0] = np.inf
     mean: float = rows[n & 1, n] / (2 * n)
@@ -190,7 +188,7 @@ def _decode(
     best: LongArray,
 ) -> int:  # fmt: skip
     """Fill `best` with the words of a trail; returns how many there are."""
-    sharpness, weight, reach = options[0], options[1], options[2]
+    sharpness, reach = options[0], options[1]
     letters = len(centres)
     template, rows = np.empty_like(trail), np.empty((2, len(trail) + 1))
     short, short_worth = np.full(_SHORTLIST, -1, np.int64), np.full(_SHORTLIST, -np.inf)
@@ -203,24 +201,24 @@ def _decode(
                 continue
             for n in range(first[a * letters + b], first[a * letters + b + 1]):
                 w = by_ends[n]
-                if not _is_about_as_long(lengths[w], trail_length):
-                    continue
-                most = (weight * log_p[w] - short_worth[_SHORTLIST - 1]) / sharpness  # farther would not be kept
-                if most > 0.0:
-                    _template(w, spelled, offsets, centres, apart, lengths[w], template)
-                    value = weight * log_p[w] - sharpness * _pointwise(trail, template, most)
-                    _insert(value, w, short_worth, short)
+                most = (log_p[w] - short_worth[_SHORTLIST - 1]) / sharpness  # farther would not be kept
+                if most <= 0.0:
+                    break
+                if _is_about_as_long(lengths[w], trail_length):
+                    away = _template(w, spelled, offsets, centres, apart, lengths[w], trail, most, template)
+                    _insert(log_p[w] - sharpness * away, w, short_worth, short)
     for j in range(len(best)):
         worth[j], best[j] = -np.inf, -1
-    after = np.zeros_like(state)
+    lists, above = open_lists(data, frame, tables, state)
     for n in range(_SHORTLIST):
         w = short[n]
         if w < 0:
             break
-        _template(w, spelled, offsets, centres, apart, lengths[w], template)
-        value = -sharpness * warped(trail, template, BAND, rows)
-        value += weight * step(data, frame, tables, state, words[w], after)
-        _insert(value, words[w], worth, best)
+        likely = log_prob(data, frame, tables, lists, above, words[w])
+        most = (likely - worth[len(worth) - 1]) / sharpness
+        if most > 0.0:
+            _template(w, spelled, offsets, centres, apart, lengths[w], trail, np.inf, template)
+            _insert(likely - sharpness * warped(trail, template, BAND, rows, most), words[w], worth, best)
     found = 0
     while found < len(best) and best[found] >= 0:
         found += 1
@@ -244,9 +242,9 @@ def _trace(
     for w in range(len(lengths)):
         a, b = centres[spelled[offsets[w]]], centres[spelled[offsets[w + 1] - 1]]
         away = max(np.hypot(a[0] - trail[0, 0], a[1] - trail[0, 1]), np.hypot(b[0] - trail[-1, 0], b[1] - trail[-1, 1]))
-        if away <= options[2] and _is_about_as_long(lengths[w], trail_length):
-            _template(w, spelled, offsets, centres, apart, lengths[w], template)
-            result[w] = -options[0] * warped(trail, template, BAND, rows)
+        if away <= options[1] and _is_about_as_long(lengths[w], trail_length):
+            _template(w, spelled, offsets, centres, apart, lengths[w], trail, np.inf, template)
+            result[w] = -options[0] * warped(trail, template, BAND, rows, np.inf)
     return result
 
 

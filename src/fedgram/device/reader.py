@@ -7,9 +7,9 @@ stays inside the file and comes to an end.
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,6 +93,11 @@ class PackedModel:
         return key_ranges(self.data, self.frame, a.codes, a.by_code, a.key, key, only_prefix)
 
     @cached_property
+    def _begun(self) -> Callable[[str], LongArray]:
+        """The ranges of words that a prefix begins; few are typed again and again."""
+        return lru_cache(maxsize=4096)(partial(self._ranges, only_prefix=True))
+
+    @cached_property
     def words(self) -> tuple[str, ...]:
         """All words by id."""
         symbols, offsets = spell_all(self.data, self.frame, self.alphabet.codes, self.alphabet.by_code)
@@ -169,7 +174,7 @@ class PackedModel:
         if not 1 <= k <= MAX_PREDICTIONS:
             raise InvariantError(f"between 1 and {MAX_PREDICTIONS} words can be predicted, not {k}")
         everything = np.array([[FIRST_WORD, len(self)]], np.int64)
-        ranges = self._ranges(prefix, only_prefix=True) if prefix else everything
+        ranges = self._begun(prefix) if prefix else everything
         best_log, best = np.empty(k), np.empty(k, np.int64)
         found = top_words(self.data, self.frame, self.tables, state, ranges, best_log, best)
         return best[:found], best_log[:found]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedgram.core.arrays import FloatArray, frozen
+from fedgram.core.arrays import FloatArray, LongArray, frozen
 from fedgram.core.errors import FedgramError
 from fedgram.device.spelling import letter_key
 
@@ -31,9 +31,13 @@ class Layout:
     centres: FloatArray
     letters: str = field(init=False)
     """What the keys type, as words' keys have it: `ç` types `c`."""
+    owner: LongArray = field(init=False)
+    """For each key the number of its letter."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "letters", "".join(dict.fromkeys(letter_key(key) for key in self.keys)))
+        typed = [letter_key(key) for key in self.keys]
+        object.__setattr__(self, "letters", "".join(dict.fromkeys(typed)))
+        object.__setattr__(self, "owner", frozen(np.array([self.letters.index(letter) for letter in typed])))
         frozen(self.centres)
 
     @property
@@ -64,9 +68,8 @@ class Layout:
     def squared_distances(self, points: FloatArray) -> FloatArray:
         """For each point and each of `letters`, the squared distance to the letter's nearest key."""
         squared = ((points[:, None, :] - self.centres[None, :, :]) ** 2).sum(axis=2)
-        owner = [self.letters.index(letter_key(key)) for key in self.keys]
         result = np.full((len(points), len(self.letters)), np.inf)
-        np.minimum.at(result.T, owner, squared.T)
+        np.minimum.at(result.T, self.owner, squared.T)
         return result
 
     def typed(self, word_key: str) -> FloatArray:

@@ -16,7 +16,7 @@ from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.device.bits import Words, read_bits
 from fedgram.device.layout import F_BACKOFF_BITS, F_BITS, F_TIER_ENDS, F_TIERS, F_WORDS, LOG_ZERO, Header
-from fedgram.device.query import ROOM_LEFT, child, list_at, list_size, segment_of, unigram_code
+from fedgram.device.lists import ROOM_LEFT, child, list_at, list_size, segment_of, unigram_code
 from fedgram.device.sets import segment_code, segment_get
 from fedgram.text.vocabulary import EOS
 

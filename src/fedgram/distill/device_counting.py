@@ -3,8 +3,9 @@
 The topology's arrays lie on the device. Its states follow the samples row by row: the arc of state q that reads x is
 found by one search for q·|Σ| + x among all arcs. At every tile of rows, the probabilities of the arcs on the rows'
 backoff paths are gathered and added to S(x, q) as whole numbers, so that the counts are the bits that compiled counting
-gives from the same probabilities; those of the unigrams are added up for all labels at once. Nothing waits for the
-device but the walk itself, once a position. Memory is the topology's and a tile's. Paper: §4.
+gives from the same probabilities; those of the unigrams are added up for all labels at once. On a GPU both are kernels
+(`distill/gpu_counting.py`). Nothing waits for the device but the walk itself, once a position. Memory is the topology's
+and a tile's. Paper: §4.
 """
 
 from collections.abc import Iterator
@@ -130,9 +131,19 @@ def _add_tile(t: DeviceTopology, tile: Tile, summed: Tensor, visits: Tensor, nat
     times = torch.zeros_like(q).index_add_(0, tile.row, torch.ones_like(tile.row))
     visits.index_add_(0, q, times)
     nats += (tile.entropy * 2.0**ENTROPY_BITS).round().to(torch.int64).mul_(times).sum()
-    alone = len(tile.sample) == len(q)  # no row is shared
+    if p.device.type == "cuda":
+        from fedgram.distill import gpu_counting
+
+        gpu_counting.add_rows(p, times, q, t, summed)
+        return
+    add_rows(p, times, q, tile.cost, t, summed)
+
+
+def add_rows(p: Tensor, times: Tensor, q: Tensor, arcs: int, t: DeviceTopology, summed: Tensor) -> None:
+    """Add rows of fixed-point probabilities, each so many times, to the `arcs` arcs on the backoff paths of `q`."""
+    alone = bool((times == 1).all())  # no row is shared
     total = p.sum(0, dtype=torch.float64) if alone else times.double() @ p.double()
     summed[: t.unigrams] += total.to(torch.int64)[t.label[: t.unigrams]]
-    if tile.cost:
-        arc, row = t.path_of(q, tile.cost)
+    if arcs:
+        arc, row = t.path_of(q, arcs)
         summed.index_add_(0, arc, p[row, t.label[arc]].to(torch.int64).mul_(times[row]))

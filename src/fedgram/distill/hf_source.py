@@ -41,6 +41,8 @@ _MAX_LENGTH = 200
 class _PrefixDecoder:
     """The model over its own tokens; its state is all tokens so far. Token `end` stands for every end of a sentence."""
 
+    fills_tiles, can_draw = True, False
+
     def __init__(self, model: Any, device: torch.device, begin: int, end: int, ends: Tensor, never: Tensor) -> None:
         self.model, self.device, self.begin, self.end = model.to(device).eval(), device, begin, end
         self.ends, self.never = ends.to(device), never.to(device)
@@ -142,7 +144,7 @@ class HFSource:
         said = np.zeros(len(samples), np.int64)
         for tile in walk(self.decoder, samples, seed=seed, max_length=self.max_length):
             sample, row = tile.sample.cpu().numpy(), tile.row.cpu().numpy()
-            token, p = tile.label.cpu().numpy(), tile.p.cpu().numpy().astype(np.float64)
+            token, p = tile.label.cpu().numpy(), tile.probabilities(self._size).cpu().numpy().astype(np.float64)
             if tile.position == 0:
                 yield self._step(said, sample, row, self.first_label[token], _by_label(p, self.first_label, self._size))
                 said[sample] += 1

@@ -16,8 +16,9 @@ from fedgram.core.storage import content_digest
 from fedgram.distill.device_counting import DeviceCounting
 from fedgram.distill.sample_approx import SHARD, Counting, PlainCounting
 from fedgram.distill.source import Step
+from fedgram.neural import explicit_step
 from fedgram.neural.network import Network
-from fedgram.neural.sampling import MAX_LENGTH, Follower, RecurrentDecoder, Tile, sample_labels, walk
+from fedgram.neural.sampling import MAX_LENGTH, Follower, RecurrentDecoder, Tile, draw_in_tensors, sample_labels, walk
 from fedgram.text.vocabulary import Vocabulary
 
 MANY = 1 << 16
@@ -31,9 +32,9 @@ class NetworkSource:
 
     def __init__(self, network: Network, device: torch.device | str = "cpu", *, max_length: int = MAX_LENGTH) -> None:
         self.network, self.max_length = network, max_length
-        self.decoder = RecurrentDecoder(network, torch.device(device))
+        self.decoder = _decoder(network, torch.device(device))
         if self.decoder.device.type != "cpu":
-            self.batch, self.shard = 4 * SHARD, 16 * SHARD
+            self.batch = self.shard = 128 * SHARD
 
     @property
     def most_threads(self) -> int:
@@ -63,17 +64,24 @@ class NetworkSource:
 
     def tiles(self, samples: range, *, seed: int, follower: Follower) -> Iterator[Tile]:
         """The walk where the network is, drawn there as well."""
-        return walk(
-            self.decoder, samples, seed=seed, max_length=self.max_length, compiled=False, follower=follower
-        )  # fmt: skip
+        draw = draw_in_tensors if self.decoder.device.type == "cpu" else None
+        return walk(self.decoder, samples, seed=seed, max_length=self.max_length, draw=draw, follower=follower)
 
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
         """Position by position; samples with the same words so far share a row."""
         for tile in walk(self.decoder, samples, seed=seed, sentences=sentences, max_length=self.max_length):
-            yield Step(
-                tile.position, tile.sample.cpu().numpy(), tile.row.cpu().numpy(),
-                tile.label.cpu().numpy().astype(np.int32), tile.p.cpu().numpy(), tile.entropy.cpu().numpy(),
-            )  # fmt: skip
+            label, p = tile.label.cpu().numpy().astype(np.int32), tile.probabilities(self.decoder.labels).cpu().numpy()
+            sample, row, entropy = (a.cpu().numpy() for a in (tile.sample, tile.row, tile.entropy))
+            yield Step(tile.position, sample, row, label, p, entropy)
 
     def __repr__(self) -> str:
         return f"NetworkSource({self.network.shape}, {self.decoder.device})"
+
+
+def _decoder(network: Network, device: torch.device) -> RecurrentDecoder:
+    """The fastest there is."""
+    if device.type != "cuda" or not explicit_step.supports(network.shape):
+        return RecurrentDecoder(network, device)
+    from fedgram.neural.gpu_sampling import KernelDecoder
+
+    return KernelDecoder(network, device)

@@ -8,6 +8,8 @@ same samples.
 - `PieceNN2WFA` lower-cases the topology, reads it piece by piece (B = M ∘ A), lets the network of word pieces count on
   it, brings the counts back to words, takes their KL minimum, and gives this uncased word model its capitals by
   CapSampleApprox.
+- `UncasedWordNN2WFA` does the same for a network of words, without pieces: it counts where the network computes, so
+  that a GPU has all of the work.
 
 Paper: Algorithm 1, NN2WFA_W and NN2WFA_P.
 """
@@ -110,8 +112,11 @@ class PieceNN2WFA:
         self.source, self.pieces, self.capitalizer = source, pieces, capitalizer
         self.samples, self.seed, self.options = samples, seed, options
         lower = [lowercase_topology(model.topology, model.vocabulary) for model in topologies]
-        self.words = Vocabulary.of(word for _, words in lower for word in words.words)
+        self.words = self._known_words([words for _, words in lower])
         self.topologies = [self._word_topology(topology, words) for topology, words in lower]
+
+    def _known_words(self, vocabularies: Sequence[Vocabulary]) -> Vocabulary:
+        return Vocabulary.of(word for words in vocabularies for word in words.words)
 
     def _word_topology(self, topology: Topology, words: Vocabulary) -> Topology:
         adopted = adopt_topology(topology, words, self.words, open_vocabulary=True)
@@ -119,12 +124,15 @@ class PieceNN2WFA:
 
     @cached_property
     def counts(self) -> Counts:
-        """C_A from C_B on the union."""
+        """On the union."""
         large, _ = union_topology(self.topologies, len(self.words))
-        counted = count_by_pieces(
-            self.source, self.pieces, large, self.words, samples=self.samples, seed=self.seed, options=self.options
+        return Counts(self._count(large), self.words)
+
+    def _count(self, topology: Topology) -> TopologyCounts:
+        """C_A from C_B."""
+        return count_by_pieces(
+            self.source, self.pieces, topology, self.words, samples=self.samples, seed=self.seed, options=self.options
         )
-        return Counts(counted, self.words)
 
     def uncased(self, topology: NGramModel) -> Fit:
         """A_W^u: the uncased word model on the lower-cased topology."""
@@ -138,6 +146,32 @@ class PieceNN2WFA:
         T = cased_topology(topology, source, casing)
         options = CountingOptions(self.options.workers, self.options.batch)
         return cap_sample_approx(source, T, casing, samples=self.samples, seed=self.seed, options=options)
+
+
+class UncasedWordNN2WFA(PieceNN2WFA):
+    """NN2WFA_W by way of the uncased word model, counted once on the union of all lower-cased topologies."""
+
+    def __init__(
+        self,
+        source: SourceModel,
+        capitalizer: Capitalizer,
+        topologies: Sequence[NGramModel],
+        *,
+        samples: int,
+        seed: int,
+        options: CountingOptions = ONE_WORKER,
+    ) -> None:
+        super().__init__(source, None, capitalizer, topologies, samples=samples, seed=seed, options=options)
+
+    def _known_words(self, vocabularies: Sequence[Vocabulary]) -> Vocabulary:  # noqa: ARG002
+        return self.source.vocabulary
+
+    def _word_topology(self, topology: Topology, words: Vocabulary) -> Topology:
+        return adopt_topology(topology, words, self.words, open_vocabulary=self.source.has_unknown)
+
+    def _count(self, topology: Topology) -> TopologyCounts:
+        counting = plain_counting_step(self.source, topology, self.seed)
+        return counting.finish(count_samples(counting, self.samples, self.options))
 
 
 def count_by_pieces(

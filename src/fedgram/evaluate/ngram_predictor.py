@@ -169,6 +169,15 @@ def _is_new(found: IntArray, count: int, f: int) -> bool:
 
 
 @kernel
+def _counted(a: Automaton, before: int, x: int, form: IntArray, found: IntArray, count: int) -> int:
+    """One more, with its form noted, unless the next longer context reads word x or its form is counted already."""
+    if (before >= 0 and _reads(a, before, x)) or not _is_new(found, count, form[x]):
+        return count
+    found[count] = form[x]
+    return count + 1
+
+
+@kernel
 def _rank(a: Automaton, c: Candidates, form: IntArray, q: int, score: float, best: int, k: int, found: IntArray) -> int:
     """How many forms have a word better than (score, best), at most k."""
     count, total, before = 0, 0.0, -1
@@ -179,11 +188,9 @@ def _rank(a: Automaton, c: Candidates, form: IntArray, q: int, score: float, bes
                 break
             if other == score and x >= best:
                 continue
-            if (before < 0 or not _reads(a, before, x)) and _is_new(found, count, form[x]):
-                found[count] = form[x]
-                count += 1
-                if count == k:
-                    return k
+            count = _counted(a, before, x, form, found, count)
+            if count == k:
+                return k
         if a.backoff[q] < 0:
             return count
         total += a.log_backoff[q]
@@ -223,11 +230,9 @@ def _better_with_prefix(
             other, x = total + c.rank_weight[e], c.rank_label[e]
             if other < score or (other == score and x >= best):
                 continue
-            if (before < 0 or not _reads(a, before, x)) and _is_new(found, count, form[x]):
-                found[count] = form[x]
-                count += 1
-                if count == k:
-                    return k
+            count = _counted(a, before, x, form, found, count)
+            if count == k:
+                return k
         total += a.log_backoff[q]
         before, q = q, a.backoff[q]
     for i in range(c.list_first[node], c.list_first[node + 1]):
@@ -237,11 +242,9 @@ def _better_with_prefix(
             break
         if other == score and x >= best:
             continue
-        if (before < 0 or not _reads(a, before, x)) and _is_new(found, count, form[x]):
-            found[count] = form[x]
-            count += 1
-            if count == k:
-                return k
+        count = _counted(a, before, x, form, found, count)
+        if count == k:
+            return k
     return count
 
 

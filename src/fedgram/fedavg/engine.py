@@ -73,7 +73,7 @@ def train_round(
         sums[TARGETS] += (targets * fine).sum() << task.bits
         counts += torch.tensor([int((weight * 2**task.bits).sum().item()), int(fine.sum()), int((~fine).sum())])
     ranks.add([*sums.values(), counts])
-    arrays = {name: total.cpu().numpy() for name, total in sums.items()}
+    arrays = {name: _on_host(total) for name, total in sums.items()}
     return Total(task.bits, arrays, int(counts[0]), int(counts[1])), int(counts[2])
 
 
@@ -133,9 +133,22 @@ def _add_changes(total: LongArray, stack: FloatArray, start: FloatArray, factor:
 
 def _norms(stack: Weights, start: Weights) -> Tensor:
     """By device, the length of its change."""
-    parts = [torch.linalg.vector_norm((w - start[name]).flatten(1), dim=1) for name, w in stack.items()]
-    norms: Tensor = torch.stack(parts).norm(dim=0).double()
+    if start["embedding"].device.type == "cuda":
+        from fedgram.neural.gpu_kernels import change_squares
+
+        squares = [change_squares(w.flatten(1), start[name].flatten()) for name, w in stack.items()]
+    else:
+        squares = [torch.linalg.vector_norm((w - start[name]).flatten(1), dim=1).square() for name, w in stack.items()]
+    norms: Tensor = torch.stack(squares).sum(dim=0).sqrt().double()
     return norms
+
+
+def _on_host(sums: Tensor) -> LongArray:
+    """The sums as an array; from a GPU they come through memory that it can write to at full speed."""
+    if sums.device.type == "cpu":
+        return sums.numpy()
+    place = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
+    return place.copy_(sums).numpy()
 
 
 def prefetched(plans: Iterator[Plan]) -> Iterator[Plan]:

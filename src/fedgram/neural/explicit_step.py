@@ -7,6 +7,9 @@ outputs h, probabilities p and one-hot targets y it is (p − y)ᵀ·h, so it ne
 into the network, p·E − E[target], is attention over the vocabulary. The inner functions exist twice: here in plain
 torch, and as GPU kernels in `neural/gpu_kernels.py`, which compute the same. Paper: §7.1.
 
+Every gradient is a linear function of the positions' shares of the loss. So the learning rate is taken into these, and
+what is called a gradient below is one times the rate: a step.
+
 Positions are laid out [clients, length, rows], so that the positions of one moment are a slice. Weights are changed in
 place. Symbols: x input, r output, c cell, h hidden, a = x·W, b = r·U; a leading d marks a gradient.
 """
@@ -30,15 +33,16 @@ def supports(shape: ModelShape) -> bool:
     return shape.cell == "cifg" and shape.groups == 1
 
 
-def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: float, inner: Any) -> Tensor:
+def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: Tensor, inner: Any) -> Tensor:
     """Take one step for every client; returns each client's summed loss before it.
 
-    `words` and `targets` are [clients, length, rows]; the loss that is descended is the mean over a client's targets.
-    `inner` holds the inner functions: this module, or `gpu_kernels`.
+    `words` and `targets` are [clients, length, rows]; the loss that is descended is the mean over a client's targets,
+    and one that has none stays as it is. `rate` has one element and lies beside the weights. `inner` holds the inner
+    functions: this module, or `gpu_kernels`.
     """
     clients, length, rows = words.shape
     asked = targets != NOTHING
-    share = asked.to(weights["embedding"].dtype) / asked.sum(dim=(1, 2), keepdim=True).clamp(min=1)
+    share = asked * (rate / asked.sum(dim=(1, 2), keepdim=True).clamp(min=1))
     flat_words, flat_targets = words.flatten(1), targets.flatten(1)
     keep = (words != BOS).to(weights["embedding"].dtype)
     x = _rows_of(weights["embedding"], flat_words).view(clients, length, rows, -1)
@@ -47,12 +51,12 @@ def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor,
         passes.append(_forward(layer_weights(weights, k), x, keep, inner))
         x = x + passes[-1].r[:, 1:]
     loss, dx = inner.softmax_step(
-        weights["embedding"], weights["output_bias"], x.flatten(1, 2), flat_targets, share.flatten(1), rate
+        weights["embedding"], weights["output_bias"], x.flatten(1, 2), flat_targets, share.flatten(1)
     )
     dx = dx.view(x.shape)
     for k in reversed(range(shape.layers)):
-        dx = _backward(layer_weights(weights, k), passes[k], keep, dx, rate, inner)
-    inner.subtract_rows(weights["embedding"], flat_words, dx.flatten(1, 2), rate)
+        dx = _backward(layer_weights(weights, k), passes[k], keep, dx, inner)
+    inner.subtract_rows(weights["embedding"], flat_words, dx.flatten(1, 2))
     summed: Tensor = (loss * asked.flatten(1)).sum(dim=1)
     return summed
 
@@ -85,7 +89,7 @@ def _forward(layer: Weights, x: Tensor, keep: Tensor, inner: Any) -> _Pass:
     return _Pass(x, a, b, h, r, c, U, P)
 
 
-def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, rate: float, inner: Any) -> Tensor:
+def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, inner: Any) -> Tensor:
     """Change the layer's weights; returns the gradient of its input, given that of x + r."""
     length, U, P = dout.shape[1], made.recurrent.mT, made.projection.mT
     da, db, dz, dn = (torch.empty_like(like) for like in (made.a, made.b, made.a, made.h))
@@ -103,9 +107,9 @@ def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, rate: flo
     for weight, left, right in (
         (W, made.x, da), (layer["recurrent"].squeeze(1), r_in, db), (layer["projection"], made.h, dr)
     ):  # fmt: skip
-        weight.baddbmm_(left.flatten(1, 2).mT, right, alpha=-rate)
+        weight.baddbmm_(left.flatten(1, 2).mT, right, alpha=-1)
     for name, slope in slopes.items():
-        layer[name].sub_(slope, alpha=rate)
+        layer[name].sub_(slope)
     return dx
 
 
@@ -169,12 +173,11 @@ def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) ->
     }  # fmt: skip
 
 
-def softmax_step(
-    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: float
-) -> tuple[Tensor, Tensor]:
+def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """By position −log p of the target and the gradient of h; takes the step of embedding and bias as an output layer.
 
-    h is [clients, positions, N_e]; `share` is each position's share of the loss, 0 where nothing is asked for.
+    h is [clients, positions, N_e]; `share` is each position's share of the loss times the rate, 0 where nothing is
+    asked for.
     """
     p = torch.baddbmm(bias.unsqueeze(1), h, embedding.mT)
     torch.softmax(p, dim=-1, out=p)
@@ -183,16 +186,16 @@ def softmax_step(
     p *= share.unsqueeze(-1)
     p.scatter_add_(-1, at, -share.unsqueeze(-1))
     dh = torch.bmm(p, embedding)
-    embedding.baddbmm_(p.mT, h, alpha=-rate)
-    bias.sub_(p.sum(dim=1), alpha=rate)
+    embedding.baddbmm_(p.mT, h, alpha=-1)
+    bias.sub_(p.sum(dim=1))
     return loss, dh
 
 
-def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: float) -> None:
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
     """Take the step of the embedding as an input layer."""
     clients, size, width = embedding.shape
     rows = (words + size * torch.arange(clients, device=words.device).unsqueeze(1)).flatten()
-    embedding.view(-1, width).index_add_(0, rows, dx.reshape(-1, width), alpha=-rate)
+    embedding.view(-1, width).index_add_(0, rows, dx.reshape(-1, width), alpha=-1)
 
 
 def _gates(layer: Weights, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -16,6 +16,7 @@ from fedgram.neural.gpu_cell import gates_backward_kernel, gates_forward_kernel,
 from fedgram.neural.gpu_softmax import (
     add_changes_kernel,
     attend_kernel,
+    change_squares_kernel,
     multiply_kernel,
     step_kernel,
     subtract_rows_kernel,
@@ -27,9 +28,7 @@ _WORDS = 64
 _PROGRAMS = 1024  # enough to fill a GPU
 
 
-def softmax_step(
-    embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor, rate: float
-) -> tuple[Tensor, Tensor]:
+def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """As `explicit_step.softmax_step`."""
     clients, size, width = embedding.shape
     h, targets, share = h.contiguous(), targets.contiguous(), share.contiguous()
@@ -42,9 +41,22 @@ def softmax_step(
     operand = h.to(torch.bfloat16) if PRECISION == "bf16" else h
     largest, total = h.new_empty(2, clients, splits, positions)
     mean = h.new_empty(clients, splits, positions, width)
-    sizes = {"POSITIONS": tile, "WORDS": _WORDS, "WIDTH": block, "PRECISION": PRECISION}
+    sizes = {"WORDS": _WORDS, "WIDTH": block, "PRECISION": PRECISION}
     attend_kernel[clients, tiles, splits](
-        operand, embedding, bias, largest, total, mean, positions, size, span, splits, width, **sizes, num_warps=4
+        operand,
+        embedding,
+        bias,
+        largest,
+        total,
+        mean,
+        positions,
+        size,
+        span,
+        splits,
+        width,
+        POSITIONS=tile,
+        **sizes,
+        num_warps=4,
     )
     peak = largest.amax(dim=1)
     part = (largest - peak.unsqueeze(1)).exp()
@@ -57,25 +69,23 @@ def softmax_step(
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
     step_kernel[clients, vocabulary_tiles](
-        operand, embedding, bias, level - share.log(), positions, size, rate, width,
-        POSITIONS=32, WORDS=_WORDS, WIDTH=block, PRECISION=PRECISION, num_warps=4, num_stages=2,
+        operand, embedding, bias, level - share.log(), positions, size, width,
+        POSITIONS=32, **sizes, num_warps=4, num_stages=2,
     )  # fmt: skip
-    _subtract(embedding, bias, at, h, share, -rate)
+    _subtract(embedding, bias, at, h, -share)
     return loss, dh
 
 
-def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor, rate: float) -> None:
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
     """As `explicit_step.subtract_rows`."""
-    _subtract(embedding, None, words, dx, None, rate)
+    _subtract(embedding, None, words, dx, None)
 
 
-def _subtract(
-    embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None, rate: float
-) -> None:
-    """Subtract rate·scale·dx from the embeddings of words, and rate·scale from their biases."""
+def _subtract(embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None) -> None:
+    """Subtract scale·dx from the embeddings of words, and the scale from their biases."""
     clients, size, width = embedding.shape
     subtract_rows_kernel[(clients,)](
-        embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width, rate,
+        embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width,
         BIASED=bias is not None, WIDTH=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
 
@@ -156,3 +166,12 @@ def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, sca
     add_changes_kernel[(triton.cdiv(size, 1024),)](
         total, stack, start, factor.double(), clients, size, scale, BLOCK=1024
     )
+
+
+def change_squares(stack: Tensor, start: Tensor) -> Tensor:
+    """By client, the sum of its squared changes (stack − start)²."""
+    clients, size = stack.shape
+    parts = triton.cdiv(size, 32 * 1024)
+    square = stack.new_empty(clients, parts)
+    change_squares_kernel[clients, parts](square, stack, start, size, BLOCK=1024, SPAN=32 * 1024)
+    return square.double().sum(dim=1)

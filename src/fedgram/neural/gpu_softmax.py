@@ -49,10 +49,10 @@ def attend_kernel(
 
 @triton.jit
 def step_kernel(
-    h_at, embedding_at, bias_at, level_at, positions, size, rate,
+    h_at, embedding_at, bias_at, level_at, positions, size,
     width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """For a tile of words: subtract rate·pᵀ·h from the embedding, and p's sum over positions from the bias."""
+    """For a tile of words: subtract pᵀ·h from the embedding, and p's sum over positions from the bias."""
     client = tl.program_id(0).to(tl.int64)
     bias_at += client * size
     h_at += client * positions * width
@@ -73,13 +73,13 @@ def step_kernel(
         slope += product_kernel(p, h, PRECISION)
         bias_slope += tl.sum(p, 1)
     old = tl.load(at, inside, 0.0, cache_modifier=".cg")  # again, from the cache, so as not to keep it in registers
-    tl.store(at, old - rate * slope, inside)
-    tl.store(bias_at + v, bias - rate * bias_slope, v < size)
+    tl.store(at, old - slope, inside)
+    tl.store(bias_at + v, bias - bias_slope, v < size)
 
 
 @triton.jit
 def subtract_rows_kernel(
-    embedding_at, bias_at, words_at, dx_at, scale_at, positions, size, width, rate,
+    embedding_at, bias_at, words_at, dx_at, scale_at, positions, size, width,
     BIASED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A program a client, position after position: a word that occurs twice is changed twice, always in this order."""
@@ -88,13 +88,13 @@ def subtract_rows_kernel(
     for n in range(positions):
         row = client * positions + n
         word = client * size + tl.load(words_at + row)
-        scale = rate
-        if BIASED:
-            scale *= tl.load(scale_at + row)
-            tl.store(bias_at + word, tl.load(bias_at + word) - scale)
         at = embedding_at + word * width + d
         dx = tl.load(dx_at + row * width + d, d < width, 0.0)
-        tl.store(at, tl.load(at, d < width, 0.0) - scale * dx, d < width)
+        if BIASED:
+            scale = tl.load(scale_at + row)
+            dx *= scale
+            tl.store(bias_at + word, tl.load(bias_at + word) - scale)
+        tl.store(at, tl.load(at, d < width, 0.0) - dx, d < width)
 
 
 @triton.jit
@@ -140,3 +140,15 @@ def add_changes_kernel(total_at, stack_at, start_at, factor_at, clients, size, s
         total += ((change + rounder) - rounder).to(tl.int64)
         stack_at += size
     tl.store(total_at + k, total, inside)
+
+
+@triton.jit
+def change_squares_kernel(square_at, stack_at, start_at, size, BLOCK: tl.constexpr, SPAN: tl.constexpr):
+    """For a client and a span of weights: the sum of its squared changes."""
+    client, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, SPAN, BLOCK):
+        k = part.to(tl.int64) * SPAN + first + tl.arange(0, BLOCK)
+        change = tl.load(stack_at + client * size + k, k < size, 0.0) - tl.load(start_at + k, k < size, 0.0)
+        total += change * change
+    tl.store(square_at + client * tl.num_programs(1) + part, tl.sum(total, 0))

@@ -6,7 +6,6 @@ batches should come first: those that are done are left out of the later steps. 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,35 +41,33 @@ class LocalResult:
 
 
 def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, options: LocalTraining) -> LocalResult:
-    """Train every client from the same weights, each on its own batches, in order, on the device of the weights."""
+    """Train every client from the same weights, each on its own batches, in order, on the device of the weights.
+
+    On a GPU the result lies where the next call will write its own.
+    """
     device = start["embedding"].device
     words, targets = (
         torch.from_numpy(a).to(device).long().transpose(2, 3).contiguous() for a in (batches.words, batches.targets)
     )
     clients, steps = words.shape[:2]
+    active = [int(np.flatnonzero(batches.steps > t)[-1]) + 1 for t in range(steps)]
+    by_hand = explicit_step.supports(shape) and options.gradient_norm is None
+    if by_hand and device.type == "cuda":
+        from fedgram.neural.recorded_steps import recorded_steps
+
+        return LocalResult(*recorded_steps(shape, start, words, targets, active, options.learning_rate))
     stack = {name: w.expand(clients, *w.shape).clone() for name, w in start.items()}
     loss = start["embedding"].new_zeros(clients)
-    by_hand = explicit_step.supports(shape) and options.gradient_norm is None
-    inner = inner_functions(device)
+    rate = torch.full_like(loss[:1], options.learning_rate)
     with torch.no_grad():
-        for t in range(steps):
-            n = int(np.flatnonzero(batches.steps > t)[-1]) + 1
-            active = {name: w[:n] for name, w in stack.items()}
+        for t, n in enumerate(active):
+            own = {name: w[:n] for name, w in stack.items()}
             here = words[:n, t], targets[:n, t]
             if by_hand:
-                loss[:n] += explicit_step.descend(shape, active, *here, options.learning_rate, inner)
+                loss[:n] += explicit_step.descend(shape, own, *here, rate, explicit_step)
             else:
-                loss[:n] += _descend(shape, active, *here, options)
+                loss[:n] += _descend(shape, own, *here, options)
     return LocalResult(stack, loss)
-
-
-def inner_functions(device: torch.device) -> Any:
-    """The inner functions of `explicit_step.descend` for this device."""
-    if device.type != "cuda":
-        return explicit_step
-    from fedgram.neural import gpu_kernels
-
-    return gpu_kernels
 
 
 def _descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, options: LocalTraining) -> Tensor:

@@ -6,13 +6,13 @@ words, and the probabilities of what comes next. A sentence that ends leaves the
 and the position alone.
 
 The same samples come out of any batches. Rows are computed in tiles of a fixed number of rows, the last one filled up,
-so that the numbers of a row do not depend on the others; and what is inverted are sums of whole numbers, the
-probabilities in fixed point (`core.fixed_point`), which are those that are counted. On the CPU drawing is compiled,
-elsewhere it is done where the probabilities are, with one synchronisation a position, for the number of rows.
-Paper: §4.
+so that the numbers of a row do not depend on the others, unless the decoder sees to that. What is inverted are sums of
+whole numbers, the probabilities in fixed point (`core.fixed_point`), which are those that are counted. On the CPU
+drawing is compiled; elsewhere it is done where the probabilities are, with one synchronisation a position, for the
+number of rows; on a GPU in kernels where they can be used (`neural/gpu_sampling.py`). Paper: §4.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgram.core.arrays import FloatArray, LongArray, Ragged
+from fedgram.core.errors import InvariantError
 from fedgram.core.fixed_point import SCALE
 from fedgram.core.jit import kernel
 from fedgram.core.random import stream_key, uniform_at
@@ -31,7 +32,7 @@ from fedgram.neural.network import Network
 from fedgram.text.vocabulary import BOS, EOS
 
 MAX_LENGTH = 1000
-CPU_TILE, DEVICE_TILE = 64, 4096
+CPU_TILE, DEVICE_TILE = 64, 16384
 NEVER = -1e30  # the score of a label that is never said
 _BLOCK = 256
 
@@ -40,6 +41,14 @@ State = tuple[Tensor, ...]  # each with a row for every row
 
 class Decoder(Protocol):
     """A network that reads a label a row and scores the next; scores of `NEVER` make labels impossible."""
+
+    @property
+    def fills_tiles(self) -> bool:
+        """Whether its numbers for a row depend on the number of rows, so that tiles must be filled up."""
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether its scores can be drawn from by GPU kernels."""
 
     @property
     def labels(self) -> int:
@@ -68,6 +77,7 @@ class RecurrentDecoder:
     """A recurrent network; `<s>` is never said."""
 
     begin, end = BOS, EOS
+    fills_tiles, can_draw = True, False
 
     def __init__(self, network: Network, device: torch.device) -> None:
         self.shape, self.device = network.shape, device
@@ -120,7 +130,7 @@ class Tile:
         sample: Places in the batch, by row.
         row: The row of `p` that belongs to each.
         label: What each says next; the end for one that is cut.
-        p: Probabilities of all labels.
+        p: Probabilities of all labels, where drawing left them; else see `probabilities`.
         entropy: The entropy of each row in nats.
         fixed: `p` in fixed point, in single precision and maybe with columns of zeros more, where drawing made it.
         place: Where the follower is, by row.
@@ -131,11 +141,19 @@ class Tile:
     sample: Tensor
     row: Tensor
     label: Tensor
-    p: Tensor
+    p: Tensor | None
     entropy: Tensor
     fixed: Tensor | None
     place: Tensor
     cost: int
+
+    def probabilities(self, labels: int) -> Tensor:
+        """Those of all labels, by row."""
+        if self.p is not None:
+            return self.p
+        if self.fixed is None:
+            raise InvariantError("Tile: drawing left no probabilities")
+        return self.fixed[:, :labels] / SCALE
 
 
 def walk(
@@ -145,15 +163,14 @@ def walk(
     seed: int,
     sentences: Ragged | None = None,
     max_length: int = MAX_LENGTH,
-    compiled: bool | None = None,
+    draw: "Draw | None" = None,
     follower: Follower | None = None,
 ) -> Iterator[Tile]:
     """Go through the samples of these numbers, or through `sentences` that have been drawn already.
 
-    `compiled` says how to draw; by default as is fastest on the device. The labels are the same.
+    `draw` says how to draw; by default as is fastest on the device. The labels are the same.
     """
-    device = decoder.device
-    compiled = device.type == "cpu" if compiled is None else compiled
+    device, draw = decoder.device, draw or _fastest(decoder)
     tile, key = CPU_TILE if device.type == "cpu" else DEVICE_TILE, stream_key(seed, "sample")
     alive = torch.arange(len(samples), device=device)  # by row
     row, parent = torch.zeros_like(alive), torch.zeros(1, dtype=torch.int64, device=device)
@@ -172,14 +189,13 @@ def walk(
         bounds, costs_until = torch.stack([torch.searchsorted(row, cuts), costs[cuts.clamp(max=rows)]]).tolist()
         states, labels = [], []
         for t, first in enumerate(range(0, rows, tile)):
-            at, n = torch.arange(first, first + tile, device=device).clamp_(max=rows - 1), min(tile, rows - first)
+            n, own = min(tile, rows - first), slice(bounds[t], bounds[t + 1])
+            until = first + (tile if decoder.fills_tiles else n)
+            at = torch.arange(first, until, device=device).clamp_(max=rows - 1)
             with torch.inference_mode():
                 after, scores = decoder.step(tuple(s[parent[at]] for s in state), read[at])
-                scores = scores[:n]
-                p = torch.softmax(scores, 1)
-                own = slice(bounds[t], bounds[t + 1])
-                draw = _draw_compiled if compiled else _draw_on_device
-                label, entropy, fixed = draw(p, scores, row[own] - first, u[own], None if given is None else given[own])
+                said = None if given is None else given[own]
+                label, entropy, p, fixed = draw(scores[:n], row[own] - first, u[own], said)
             states.append(tuple(s[:n] for s in after))
             labels.append(label)
             here, cost = place[first : first + n], costs_until[t + 1] - costs_until[t]
@@ -196,14 +212,12 @@ def walk(
 
 def sample_labels(decoder: Decoder, samples: range, *, seed: int, max_length: int = MAX_LENGTH) -> Ragged:
     """The samples of these numbers, without the end, cut at `max_length` labels."""
-    places, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
-    for tile in walk(decoder, samples, seed=seed, max_length=max_length):
-        goes_on = tile.label != decoder.end
-        places.append(tile.sample[goes_on].cpu().numpy())
-        labels.append(tile.label[goes_on].cpu().numpy().astype(np.int32))
-    place = np.concatenate(places)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=len(samples)))]).astype(np.int64)
-    return Ragged(np.concatenate(labels)[np.argsort(place, kind="stable")], offsets)
+    tiles = [(tile.sample, tile.label) for tile in walk(decoder, samples, seed=seed, max_length=max_length)]
+    samples_of, said = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+    goes_on = said != decoder.end
+    place, order = torch.sort(samples_of[goes_on], stable=True)
+    offsets = torch.searchsorted(place, torch.arange(len(samples) + 1, device=place.device))
+    return Ragged(said[goes_on][order].to(torch.int32).cpu().numpy(), offsets.cpu().numpy())
 
 
 def _given(sentences: Ragged, position: int, end: int) -> Tensor:
@@ -213,11 +227,12 @@ def _given(sentences: Ragged, position: int, end: int) -> Tensor:
 
 
 def _uniforms(key: np.uint64, samples: range, alive: Tensor, position: int) -> Tensor:
-    """The numbers of this position; those of all samples where asking which are alive would have to wait."""
-    if alive.device.type == "cpu":
-        return torch.from_numpy(_uniforms_at(key, alive.numpy() + samples.start, position))
-    numbers = torch.from_numpy(_uniforms_at(key, np.arange(samples.start, samples.stop), position))
-    return numbers.pin_memory().to(alive.device, non_blocking=True)[alive]
+    """The numbers of this position."""
+    if alive.device.type == "cuda":
+        from fedgram.neural.gpu_sampling import uniforms
+
+        return uniforms(key, samples.start, alive, position)
+    return torch.from_numpy(_uniforms_at(key, alive.numpy() + samples.start, position))
 
 
 @kernel
@@ -228,11 +243,23 @@ def _uniforms_at(key: np.uint64, samples: LongArray, position: int) -> FloatArra
     return result
 
 
-Drawn = tuple[Tensor, Tensor, Tensor | None]  # labels, entropies, and the fixed-point probabilities
+Drawn = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # labels, entropies, probabilities, these in fixed point
+Draw = Callable[[Tensor, Tensor, Tensor, Tensor | None], Drawn]  # from scores, rows, numbers, known labels
 
 
-def _draw_on_device(p: Tensor, scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None) -> Drawn:
+def _fastest(decoder: Decoder) -> Draw:
+    if decoder.device.type == "cpu":
+        return draw_compiled
+    if decoder.device.type != "cuda" or not decoder.can_draw:
+        return draw_in_tensors
+    from fedgram.neural.gpu_sampling import draw_in_kernels
+
+    return draw_in_kernels
+
+
+def draw_in_tensors(scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None) -> Drawn:
     """In tensor operations. Sums of whole numbers below 2⁵³ are exact in double precision, in any order."""
+    p = torch.softmax(scores, 1)
     n, labels = p.shape
     top = p.argmax(1, keepdim=True)
     log_z = (scores.gather(1, top) - p.gather(1, top).log()).squeeze(1)
@@ -242,7 +269,7 @@ def _draw_on_device(p: Tensor, scores: Tensor, row: Tensor, u: Tensor, given: Te
     torch.mul(p, SCALE, out=fixed[:, :labels])
     fixed.round_()
     if given is not None:
-        return given, entropy, fixed
+        return given, entropy, p, fixed
     blocks = fixed.view(n, -1, _BLOCK)
     cumulative = blocks.sum(2, dtype=torch.float64).cumsum(1)
     own = cumulative[row]
@@ -251,14 +278,15 @@ def _draw_on_device(p: Tensor, scores: Tensor, row: Tensor, u: Tensor, given: Te
     before = own.gather(1, (block - 1).clamp_(min=0)) * (block > 0)
     inner = blocks[row, block.squeeze(1)].double().cumsum(1) + before
     label = block * _BLOCK + torch.searchsorted(inner, target, right=True)
-    return label.squeeze(1), entropy, fixed
+    return label.squeeze(1), entropy, p, fixed
 
 
-def _draw_compiled(p: Tensor, scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None) -> Drawn:
+def draw_compiled(scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None) -> Drawn:
     """The same in a compiled kernel."""
+    p = torch.softmax(scores, 1)
     label = np.empty(len(row), np.int64)
     entropy = _draw(p.numpy(), scores.numpy(), row.numpy(), u.numpy(), label)
-    return torch.from_numpy(label) if given is None else given, torch.from_numpy(entropy), None
+    return torch.from_numpy(label) if given is None else given, torch.from_numpy(entropy), p, None
 
 
 @kernel

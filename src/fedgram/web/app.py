@@ -13,7 +13,6 @@ from fedgram.core.errors import FedgramError, MissingDependencyError
 from fedgram.device.reader import open_model
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
-_STATIC = ("style.css", "page.js", "session.js", "typing.js", "fgram.js", "icon.svg")
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -44,8 +43,11 @@ def make_app(models: Sequence[str | Path]) -> Any:
         {"name": path.name, "url": f"models/{i}.fgram", "bytes": path.stat().st_size} for i, path in enumerate(paths)
     ]
 
+    folder = files("fedgram.web") / "static"
+    assets = {file.name for file in folder.iterdir()} - {"index.html", "worker.js"}
+
     def static(name: str) -> Response:
-        content = (files("fedgram.web") / "static" / name).read_bytes()
+        content = (folder / name).read_bytes()
         return Response(content, headers=HEADERS, media_type=_TYPES[Path(name).suffix])
 
     async def index(_: Request) -> Response:
@@ -56,7 +58,7 @@ def make_app(models: Sequence[str | Path]) -> Any:
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
-        return static(name) if name in _STATIC else Response(status_code=404, headers=HEADERS)
+        return static(name) if name in assets else Response(status_code=404, headers=HEADERS)
 
     async def model_list(_: Request) -> Response:
         return JSONResponse(listed, headers=HEADERS)

@@ -221,7 +221,7 @@ def test_warping_is_the_plain_recursion() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         a, b = rng.normal(size=(2, 12, 2))
-        assert warped(a, b, 4, np.empty((2, 13))) == pytest.approx(tap_decoding.warped(a, b, 4))
+        assert warped(a, b, 4, np.empty((2, 13)), np.inf) == pytest.approx(tap_decoding.warped(a, b, 4))
     line = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 1.0]])
     assert resample(line, 5).tolist() == [[0, 0], [1, 0], [2, 0], [3, 0], [3, 1]]
 

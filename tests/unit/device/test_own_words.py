@@ -64,7 +64,7 @@ def test_no_candidate_loses_more_than_the_guard(board: Keyboard, personal: Perso
         taps, trail = noisy_taps(board.layout, key, 0.3, rng), board.layout.typed(key)
         for weight, base, ours in (
             (board.options.weight, board.decode(taps, ["the"], 3), board.decode(taps, ["the"], 12, personal)),
-            (glider.options.weight, glider.decode(trail, ["the"], 3), glider.decode(trail, ["the"], 12, personal)),
+            (1.0, glider.decode(trail, ["the"], 3), glider.decode(trail, ["the"], 12, personal)),
         ):
             worth = {c.word: c.worth for c in ours}
             for c in base:

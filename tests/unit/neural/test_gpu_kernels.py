@@ -13,7 +13,7 @@ from fedgram.neural.batching import pack_clients
 from fedgram.neural.model import ModelShape, initial_weights
 
 gpu_kernels.PRECISION, gpu_kernels._PROGRAMS = "ieee", {programs}
-shape = ModelShape({words}, 12, 20, layers={layers})
+shape = ModelShape({words}, {width}, 20, layers={layers})
 rng = np.random.default_rng(0)
 sentences = [[rng.integers(3, {words}, rng.integers(1, 9)).tolist() for _ in range({sentences})] for _ in range(2)]
 packed = pack_clients([Ragged.from_rows(s) for s in sentences], rows={rows}, length=9)
@@ -23,18 +23,21 @@ for inner in (explicit_step, gpu_kernels):
     stack = {{name: w.clone() for name, w in start.items()}}
     for t in range(min({steps}, packed.words.shape[1])):
         words, targets = (torch.from_numpy(a).long().mT.contiguous()[:, t] for a in (packed.words, packed.targets))
-        loss = explicit_step.descend(shape, stack, words, targets, 0.1, inner)
+        loss = explicit_step.descend(shape, stack, words, targets, torch.tensor([0.1]), inner)
     stacks.append({{**stack, "loss": loss}})
 for name in stacks[0]:
     assert name == "loss" or not torch.equal(stacks[0][name], start[name]), name
     torch.testing.assert_close(stacks[1][name], stacks[0][name], rtol=1e-4, atol=1e-5, msg=lambda m: name + m)
+    changed, first = stacks[0][name].reshape(2, -1), stacks[1][name][0].flatten() * 0.9
+    squares = gpu_kernels.change_squares(changed, first)
+    torch.testing.assert_close(squares.float(), (changed - first).square().sum(1), rtol=1e-5, atol=1e-6)
 """
 
 
 CASES = [
-    {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2},
-    {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1},
-    {"words": 70, "rows": 16, "programs": 1024, "layers": 1, "sentences": 20, "steps": 1},
+    {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2, "width": 12},
+    {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1, "width": 44},
+    {"words": 70, "rows": 16, "programs": 1024, "layers": 1, "sentences": 20, "steps": 1, "width": 40},
 ]
 
 

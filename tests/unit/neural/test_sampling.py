@@ -12,7 +12,7 @@ from fedgram.core.random import stream_key, uniform_at
 from fedgram.neural import sampling
 from fedgram.neural.model import hidden_outputs, logits
 from fedgram.neural.network import Network
-from fedgram.neural.sampling import RecurrentDecoder, sample_labels, walk
+from fedgram.neural.sampling import RecurrentDecoder, draw_compiled, draw_in_tensors, sample_labels, walk
 from fedgram.text.vocabulary import BOS, EOS
 
 CPU = torch.device("cpu")
@@ -76,7 +76,8 @@ def test_both_ways_to_draw_give_the_same_labels(monkeypatch: pytest.MonkeyPatch)
     for seed in range(6):
         decoder = RecurrentDecoder(tiny_network(seed, words=37 + seed), CPU)
         tiles = zip(
-            *(walk(decoder, range(200), seed=seed, compiled=c, max_length=9) for c in (True, False)), strict=True
+            *(walk(decoder, range(200), seed=seed, draw=d, max_length=9) for d in (draw_compiled, draw_in_tensors)),
+            strict=True,
         )
         for compiled, tensors in tiles:
             assert torch.equal(compiled.label, tensors.label)

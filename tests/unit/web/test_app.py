@@ -37,7 +37,13 @@ def test_the_page_its_modules_and_the_models_are_served(packed: Path) -> None:
         assert client.get("/" + row["url"]).content == packed.read_bytes()
         assert row["bytes"] == packed.stat().st_size
     worker = client.get("/worker.js")
-    for name in re.findall(r'"(static/[^"]+)"', worker.text):
+    listed_files = re.findall(r'"(static/[^"]+)"', worker.text)
+    listed_files += [f"static/{name}.js" for name in re.findall(r'"(\w+)"', worker.text.split("[")[1].split("]")[0])]
+    kept_apart = {"index.html", "worker.js"}
+    assert sorted(listed_files) == sorted(
+        f"static/{path.name}" for path in STATIC.iterdir() if path.name not in kept_apart
+    )
+    for name in listed_files:
         answer = client.get("/" + name)
         assert answer.status_code == 200
         assert re.search("javascript|css|svg", answer.headers["content-type"])
@@ -77,7 +83,9 @@ def test_the_page_asks_nobody_else() -> None:
         text = path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
         assert not re.search(r"https?:|//[a-z]+\.|eval\(|innerHTML|document\.write|WebSocket|sendBeacon", text)
     for path in STATIC.glob("*.js"):
-        for target in re.findall(r'^import .* from "\./([^"]+)";$', path.read_text(), re.MULTILINE):
+        assert len(path.read_text().splitlines()) <= 400
+        for target in re.findall(r'^(?:import|export) .* from "([^"]+)";$', path.read_text(), re.MULTILINE):
+            assert target.startswith("./")
             assert (STATIC / target).is_file()
 
 

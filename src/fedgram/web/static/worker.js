@@ -1,9 +1,10 @@
 // Keeps the page and its models, so that it works without a network once loaded. It asks the network first.
-const CACHE = "fedgram-keyboard-2";
-const FILES = [
-  "./", "models.json", "static/style.css", "static/page.js", "static/session.js", "static/typing.js", "static/fgram.js",
-  "static/icon.svg",
+const CACHE = "fedgram-keyboard-3";
+const MODULES = [
+  "page", "session", "typing", "taps", "glide", "candidates", "lexicon", "layout", "personal", "fgram", "fgram_words",
+  "fgram_lists", "fgram_frame", "fgram_bits",
 ];
+const FILES = ["./", "models.json", "static/style.css", "static/icon.svg", ...MODULES.map((name) => `static/${name}.js`)];
 
 self.addEventListener("install", (event) => {
   event.waitUntil((async () => {

@@ -1,0 +1,67 @@
+"""What `device_counting.add_rows` does, as GPU kernels in Triton.
+
+Both kernels add whole numbers with atomics, whose sum does not depend on their order. The unigrams' kernel reads the
+probabilities once; a program of the other goes along the arcs of one state on a row's backoff path.
+"""
+
+from typing import Protocol
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+class Arcs(Protocol):
+    """A topology on a device, such as `device_counting.DeviceTopology`."""
+
+    first_arc: Tensor
+    label: Tensor
+    backoff: Tensor
+    unigrams: int
+    depth: int
+
+
+def add_rows(p: Tensor, times: Tensor, q: Tensor, t: Arcs, summed: Tensor) -> None:
+    """Add rows of fixed-point probabilities, each so many times, to the arcs on the backoff paths of `q`."""
+    rows, labels = p.shape
+    total = summed.new_zeros(labels)
+    _add_columns_kernel[triton.cdiv(labels, 256), triton.cdiv(rows, 128)](
+        p, times, total, rows, labels, p.stride(0), SPAN=128, ROWS=8, COLUMNS=256, num_warps=4
+    )
+    summed[: t.unigrams] += total[t.label[: t.unigrams]]
+    if t.depth:
+        _add_paths_kernel[rows, t.depth](
+            p, times, q, t.first_arc, t.label, t.backoff, summed, p.stride(0), BLOCK=256, num_warps=4
+        )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _add_columns_kernel(
+    p_at, times_at, total_at, rows, labels, stride, SPAN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """A program a block of labels and a span of rows."""
+    x = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((COLUMNS,), tl.int64)
+    for first in range(0, SPAN, ROWS):
+        row = tl.program_id(1) * SPAN + first + tl.arange(0, ROWS)
+        times = tl.load(times_at + row, row < rows, 0)
+        inside = (row[:, None] < rows) & (x[None, :] < labels)
+        p = tl.load(p_at + row[:, None].to(tl.int64) * stride + x[None, :], inside, 0.0)
+        total += tl.sum(p.to(tl.int64) * times[:, None], 0)
+    tl.atomic_add(total_at + x, total, x < labels, sem="relaxed")
+
+
+@triton.jit
+def _add_paths_kernel(p_at, times_at, q_at, first_arc_at, label_at, backoff_at, summed_at, stride, BLOCK: tl.constexpr):
+    """A program a row and a state on its backoff path, the empty history excepted."""
+    row = tl.program_id(0).to(tl.int64)
+    q = tl.load(q_at + row)
+    for _ in range(tl.program_id(1)):
+        q = tl.where(q > 0, tl.load(backoff_at + q), 0)
+    if q > 0:
+        times, end = tl.load(times_at + row), tl.load(first_arc_at + q + 1)
+        for first in range(tl.load(first_arc_at + q), end, BLOCK):
+            arc = first + tl.arange(0, BLOCK)
+            label = tl.load(label_at + arc, arc < end, 0)
+            p = tl.load(p_at + row * stride + label, arc < end, 0.0)
+            tl.atomic_add(summed_at + arc, p.to(tl.int64) * times, arc < end, sem="relaxed")

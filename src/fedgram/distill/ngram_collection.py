@@ -1,0 +1,111 @@
+"""Counting n-grams where the text is: devices count those of a topology that the server chose, and send the counts.
+
+A device's sentences walk the topology, and every label is read by one arc, that of the longest n-gram that fits: these
+are the counts C(x, q) of a source that says what the device's user wrote. A device counts at most λ labels, of
+sentences drawn at random if it has more, and at most m of them at one arc. So its counts are whole numbers, its
+sentences stay on it, and nobody moves the sum by more than λ in all, or by more than m at one n-gram. Sums are exact.
+Beyond the paper; the limit is that of §3.1.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.automata.counting import TopologyCounts, counts_from_arcs, read_arcs
+from fedgram.automata.topology import Topology, arc_sources, backoff_arcs, entering_arcs
+from fedgram.core.arrays import IntArray, LongArray, sum_by
+from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.jit import kernel
+from fedgram.core.random import Stream
+from fedgram.federated.one_pass import at_most
+from fedgram.federated.task import Total, Update
+from fedgram.text.population import ClientDataset
+from fedgram.text.vocabulary import EOS
+
+COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that one device counts: `labels` (λ) in all, `at_ngram` (m) at one n-gram."""
+
+    labels: float = 20_000
+    at_ngram: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not (self.labels >= 1 and self.at_ngram >= 1):
+            raise FedgramError(f"a device must be allowed to count at least 1, not {self.labels} and {self.at_ngram}")
+
+
+NO_LIMITS = Limits(math.inf, math.inf)
+
+
+class NGramCollection:
+    """The collection as a `FederatedTask`, whose state is C(x, q) by arc; devices' words are the topology's labels."""
+
+    bits = 0
+
+    def __init__(self, topology: Topology, limits: Limits) -> None:
+        self.topology, self.limits = topology, limits
+        self.size: Mapping[str, int] = {COUNT: topology.arcs}
+
+    def init(self) -> LongArray:
+        """Nothing counted yet."""
+        return np.zeros(self.topology.arcs, np.int64)
+
+    def client_update(self, state: LongArray, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
+        """One device's counts, within the limits."""
+        read = read_arcs(self.topology, at_most(data.sentences, self.limits.labels, rng))
+        index, count = np.unique(read[read >= 0], return_counts=True)
+        values = np.minimum(count, self.limits.at_ngram).astype(np.float64)
+        return Update(self.size, {COUNT: index.astype(np.int64)}, {COUNT: values}, weight=1.0)
+
+    def admit(self, update: Update) -> None:
+        """Refuse what no device within the limits can have counted."""
+        values = update.values.get(COUNT, np.zeros(0))
+        if not bool(np.all((values >= 1.0) & (values == np.rint(values)))):
+            raise InvariantError("an update's counts are not whole numbers of at least 1")
+        if values.max(initial=0.0) > self.limits.at_ngram or values.sum() > self.limits.labels or update.weight != 1.0:
+            raise InvariantError("an update counts for more than one device may")
+
+    def server_update(self, state: LongArray, total: Total) -> LongArray:
+        """Add a round's sum."""
+        return state + total.arrays[COUNT]
+
+
+def occurrences(topology: Topology, count: LongArray) -> tuple[LongArray, LongArray]:
+    """S(x, q), how often each n-gram occurs, and T(q), how often each history does, from C(x, q).
+
+    A history occurs as often as its own n-gram, `<s>` as often as a sentence ends, and none more rarely than what
+    follows it: limits at single n-grams may have cut it below that.
+    """
+    t = topology
+    S = _sum_up(count.copy(), backoff_arcs(t))
+    followed = np.rint(sum_by(arc_sources(t), S.astype(np.float64), t.states)).astype(np.int64)
+    entering = entering_arcs(t)
+    T = np.where(entering >= 0, S[np.maximum(entering, 0)], 0)
+    T[t.start] = max(int(T[t.start]), _sentences(t, S))
+    return S, np.maximum(T, followed)
+
+
+def topology_counts(topology: Topology, count: LongArray) -> TopologyCounts:
+    """C(x, q), C(φ, q) and N(q) of the devices' text."""
+    S, T = occurrences(topology, count)
+    visits = T.astype(np.float64)
+    visits -= sum_by(topology.backoff[1:], visits[1:], topology.states)
+    sentences = float(max(_sentences(topology, S), 1))
+    return counts_from_arcs(topology, count.astype(np.float64), np.maximum(visits, 0.0), sentences)
+
+
+def _sentences(topology: Topology, S: LongArray) -> int:
+    return int(S[np.searchsorted(topology.label[: topology.first_arc[1]], EOS)])
+
+
+@kernel
+def _sum_up(values: LongArray, parent: IntArray) -> LongArray:
+    for i in range(len(values) - 1, -1, -1):
+        if parent[i] >= 0:
+            values[parent[i]] += values[i]
+    return values

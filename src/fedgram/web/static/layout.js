@@ -1,0 +1,65 @@
+// @ts-check
+/** Where the keys are. The twin of the Python module `spatial`, which says why. */
+
+/** @typedef {[number, number]} Point in key widths from the upper left corner of the letters */
+
+const ROW_HEIGHT = 1.5;
+
+/** @type {Record<string, [string, number][]>} */
+const ROWS = {
+  en_us: [["qwertyuiop", 0], ["asdfghjkl", 0.5], ["zxcvbnm", 1.5]],
+  pt_br: [["qwertyuiop", 0], ["asdfghjklç", 0], ["zxcvbnm", 1.5]],
+};
+
+/** @param {string} text @returns {string} what one types for a text */
+export const wordKey = (text) =>
+  text.toLowerCase().replace(/ß/gu, "ss").normalize("NFD").replace(/[\p{M}'’-]/gu, "");
+
+/** The letter keys of a keyboard. */
+export class Layout {
+  /** @param {string} name en_us or pt_br */
+  constructor(name) {
+    if (!ROWS[name]) throw new RangeError(`there is no layout ${name}`);
+    this.name = name;
+    /** @type {string[]} */ this.keys = [];
+    /** @type {Point[]} */ this.centres = [];
+    ROWS[name].forEach(([letters, indent], row) => {
+      Array.from(letters).forEach((key, i) => {
+        this.keys.push(key);
+        this.centres.push([indent + i + 0.5, (row + 0.5) * ROW_HEIGHT]);
+      });
+    });
+    this.letters = [...new Set(this.keys.map(wordKey))];
+    /** @type {Map<string, number>} */ this.rank = new Map(this.letters.map((letter, n) => [letter, n]));
+    this.owner = this.keys.map((key) => /** @type {number} */ (this.rank.get(wordKey(key))));
+    this.width = Math.max(...this.centres.map((c) => c[0])) + 0.5;
+    this.height = Math.max(...this.centres.map((c) => c[1])) + ROW_HEIGHT / 2;
+    /** @type {Point[]} the first key of each letter */
+    this.places = this.letters.map((_, n) => this.centres[this.owner.indexOf(n)]);
+  }
+
+  /** @param {Point} point @returns {string} the key that was hit */
+  nearest([x, y]) {
+    let best = 0;
+    const squared = this.centres.map(([a, b]) => (a - x) ** 2 + (b - y) ** 2);
+    squared.forEach((d, i) => (best = d < squared[best] ? i : best));
+    return this.keys[best];
+  }
+
+  /** @param {Point} point @returns {Float64Array} for each letter the squared distance to its nearest key */
+  squaredDistances([x, y]) {
+    const result = new Float64Array(this.letters.length).fill(Infinity);
+    this.centres.forEach(([a, b], i) => {
+      result[this.owner[i]] = Math.min(result[this.owner[i]], (a - x) ** 2 + (b - y) ** 2);
+    });
+    return result;
+  }
+
+  /** @param {string} key @returns {Point[]} a perfect typist's taps */
+  typed(key) {
+    return Array.from(key, (letter) => this.places[/** @type {number} */ (this.rank.get(letter))]);
+  }
+}
+
+/** @param {string} name @returns {Layout} */
+export const loadLayout = (name) => new Layout(name);

@@ -1,0 +1,60 @@
+"""`fedgram refit` from end to end, on a generated population."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgram.automata.properties import model_faults
+from fedgram.formats.models import read_model
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, fedgram: Command) -> Path:
+    """Users, and a model of text that is none of theirs."""
+    pytest.importorskip("pyarrow")
+    for name, seed, users in (("others", 1, 40), ("users", 2, 60)):
+        fedgram("data", "synthesize", "--users", users, "--seed", seed, "-o", tmp_path / f"{name}.parquet")
+    text = tmp_path / "others.txt"
+    fedgram("data", "text", tmp_path / "others.parquet", "--split", "train", "--uncased", "-o", text)
+    fedgram("ngram", "train", text, "--order", 2, "-o", tmp_path / "A.ngram")
+    return tmp_path
+
+
+def test_refit(folder: Path, fedgram: Command) -> None:
+    base = ["refit", folder / "A.ngram", "--users", folder / "users.parquet", "--devices-per-round", 20, "--json"]
+    result = fedgram(*base, "--counts", folder / "c.counts", "-o", folder / "R.ngram", "--max-ngrams", 8000)
+    assert result["ngrams"] <= 8000
+    assert result["order"] > 2
+    assert len(result["reports"]) == 4
+    assert len(set(result["reports"])) == 1
+    assert min(result["bytes_a_report"]) > 0
+    assert model_faults(read_model(folder / "R.ngram")) == []
+    levels = fedgram(
+        "evaluate", folder / "R.ngram", "--baseline", folder / "A.ngram", "--users", folder / "users.parquet", "--json"
+    )["models"]
+    assert levels[1]["perplexity"]["value"] < levels[0]["perplexity"]["value"]
+    once = (folder / "R.ngram").read_bytes()
+    fedgram(*base, "--counts", folder / "c.counts", "-o", folder / "R.ngram", "--max-ngrams", 8000)
+    assert (folder / "R.ngram").read_bytes() == once
+    plain = fedgram(*base, "--no-pairs", "--grow", 0, "--clip", 50, "--ngram-clip", 3, "-o", folder / "P.arpa")
+    assert plain["ngrams"] <= read_model(folder / "A.ngram").topology.arcs
+    assert plain["words_counted"] <= 50 * plain["reports"][0]
+
+
+def test_refusals(folder: Path, fedgram: Command, refused: Callable[..., str]) -> None:
+    base = ["refit", folder / "A.ngram", "--users", folder / "users.parquet", "-o", folder / "R.ngram"]
+    assert "not a number greater than 0" in refused(*base, "--clip", 0)
+    assert "at least 1" in refused(*base, "--clip", 0.5)
+    fedgram(*base, "--counts", folder / "c.counts", "--grow", 0, "--no-pairs")
+    fedgram("ngram", "prune", folder / "A.ngram", "--max-ngrams", 3000, "-o", folder / "B.ngram")
+    line = refused("refit", folder / "B.ngram", *base[2:], "--counts", folder / "c.counts")
+    assert "counts for another model" in line
+    (folder / "c.counts").write_bytes(b"nothing")
+    assert "damaged" in refused(*base, "--counts", folder / "c.counts")
+    (folder / "cased.txt").write_text("The end\n")
+    fedgram("ngram", "train", folder / "cased.txt", "-o", folder / "cased.arpa")
+    assert "not in lower case" in refused("refit", folder / "cased.arpa", *base[2:])

@@ -1,0 +1,55 @@
+"""Sampling and counting in GPU kernels, which run here in Triton's interpreter, without a GPU."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import numpy as np, torch
+from tests.reference.random_models import random_topology
+from tests.reference.tiny_networks import tiny_network
+from fedgram.core.random import stream_key, uniform_at
+from fedgram.distill import gpu_counting
+from fedgram.distill.device_counting import DeviceTopology, add_rows
+from fedgram.neural import gpu_sampling
+from fedgram.neural.sampling import RecurrentDecoder, draw_in_tensors, sample_labels, walk
+
+CPU = torch.device("cpu")
+key, alive = stream_key(5, "sample"), torch.tensor([0, 3, 4, 700])
+for position in (0, 1, 6, 7, 30):
+    u = gpu_sampling.uniforms(key, 11, alive, position)
+    assert u.tolist() == [uniform_at(key, 11 + i, position) for i in alive.tolist()]
+
+for seed, layers in ((1, 1), (2, 2)):
+    network = tiny_network(seed, words=300, layers=layers)
+    plain, kernels = RecurrentDecoder(network, CPU), gpu_sampling.KernelDecoder(network, CPU)
+    walks = (
+        walk(plain, range(40), seed=seed, max_length=4, draw=draw_in_tensors),
+        walk(kernels, range(40), seed=seed, max_length=4, draw=gpu_sampling.draw_in_kernels),
+    )
+    tiles = 0
+    for a, b in zip(*walks, strict=True):
+        assert torch.equal(a.label, b.label) and torch.equal(a.sample, b.sample)
+        torch.testing.assert_close(a.entropy, b.entropy, atol=1e-4, rtol=0.0)
+        torch.testing.assert_close(b.probabilities(300), a.p, atol=1e-6, rtol=1e-4)
+        assert b.fixed[:, 300:].count_nonzero() == 0 and torch.equal(b.fixed, b.fixed.round())
+        tiles += 1
+    assert tiles > 2
+
+rng = np.random.default_rng(3)
+for case in range(4):
+    topology = DeviceTopology(random_topology(rng, order=1 + case, words=290, ngrams=400), 300, CPU)
+    rows = 150
+    p = (torch.rand(rows, 300) ** 9 * 2.0**34).round()
+    times, q = torch.randint(0, 4, (rows,)), torch.randint(0, len(topology.backoff), (rows,))
+    arcs = int(topology.cost(q).sum())
+    want, found = torch.zeros(2, len(topology.key), dtype=torch.int64)
+    add_rows(p, times, q, arcs, topology, want)
+    gpu_counting.add_rows(p, times, q, topology, found)
+    assert want.count_nonzero() > 290 and torch.equal(want, found)
+"""
+
+
+def test_the_kernels_sample_and_count_as_the_tensor_operations_do() -> None:
+    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": "."}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,272 @@
+"""The federated refit: what devices send, what is found and proposed, and what the server makes of it."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.reference.ngram_counting import all_occurrences, longest_reads, ngrams
+from tests.reference.random_models import random_model, random_sentences, random_topology, random_weights, vocabulary
+
+from fedgram.automata.build import count_ngrams
+from fedgram.automata.counting import visited_states
+from fedgram.automata.model import NGramModel, model_from_weights, renormalize
+from fedgram.automata.properties import model_faults, topology_faults
+from fedgram.automata.sampling import sample_sentences
+from fedgram.automata.scoring import score
+from fedgram.automata.smoothing import continuation_counts, smooth
+from fedgram.automata.topology import backoff_arcs
+from fedgram.core.arrays import LongArray, Ragged
+from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.random import Stream
+from fedgram.distill.ngram_collection import (
+    COUNT,
+    NO_LIMITS,
+    Limits,
+    NGramCollection,
+    occurrences,
+    topology_counts,
+)
+from fedgram.distill.ngram_growth import Growth, propose
+from fedgram.distill.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
+from fedgram.distill.refit import Prior, RefitOptions, count_on_devices, federated_refit, refit, refit_to_counts
+from fedgram.federated.cohort import CohortPlan
+from fedgram.federated.driver import Devices
+from fedgram.federated.one_pass import at_most, run_pass
+from fedgram.federated.task import Update
+from fedgram.text.population import ClientDataset, Population, population_from_messages
+from fedgram.text.vocabulary import BOS, EOS
+
+KINDS = 6
+PLAN = CohortPlan(devices=7, over_selection=1.3, dropout=0.2)
+SKETCH = SketchSize(tables=3, bits=12)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def population(rng: np.random.Generator, users: int = 25) -> Population:
+    """Users who write words of the random models, and some that those do not know."""
+    words = [f"w{i}" for i in range(KINDS)] + ["zzz"]
+    rows = []
+    for user in range(users):
+        for _ in range(int(rng.integers(1, 8))):
+            text = " ".join(words[min(int(k), KINDS)] for k in rng.geometric(0.35, int(rng.integers(1, 7))) - 1)
+            rows.append((f"user{user:03d}", text, "train"))
+    return population_from_messages(rows)
+
+
+def on_devices(people: Population) -> Devices:
+    return Devices(people, people.word_ids(vocabulary(KINDS)), people.clients("train"))
+
+
+def pooled(devices: Devices) -> Ragged:
+    return Ragged.concatenate([devices.load(int(c)).sentences for c in devices.clients])
+
+
+def model_of(rng: np.random.Generator, order: int = 3) -> NGramModel:
+    topology = random_topology(rng, words=KINDS, order=order, ngrams=15)
+    return renormalize(random_weights(rng, topology, KINDS))
+
+
+@given(seeds)
+def test_a_device_counts_the_longest_ngram_that_fits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    topology = random_model(rng, order=3, words=KINDS).topology
+    text = random_sentences(rng, words=KINDS, sentences=9)
+    text = Ragged(np.where(rng.random(len(text.values)) < 0.1, 0, text.values).astype(np.int32), text.offsets)
+    task = NGramCollection(topology, NO_LIMITS)
+    count = task.client_update(task.init(), ClientDataset("x", text), Stream(0)).array(COUNT).astype(np.int64)
+    names = ngrams(topology)
+    expected, everywhere = longest_reads(topology, text), all_occurrences(topology, text)
+    assert count.tolist() == [expected[name] for name in names]
+    S, T = occurrences(topology, count)
+    assert S.tolist() == [everywhere[name] for name in names]
+    if expected.total() == len(text.values) + len(text):  # nothing unknown: the counts tell the visits as well
+        visits = np.bincount(visited_states(topology, text), minlength=topology.states)
+        assert topology_counts(topology, count).visits.tolist() == visits.tolist()
+        assert T[0] == visits.sum()
+
+
+@given(seeds)
+def test_devices_add_up_to_the_counts_of_their_pooled_text(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    devices, topology = on_devices(population(rng)), model_of(rng).topology
+    total, report = run_pass(NGramCollection(topology, NO_LIMITS), devices, PLAN, seed=seed)
+    expected = longest_reads(topology, pooled(devices))
+    assert total.tolist() == [expected[name] for name in ngrams(topology)]
+    assert report.devices == len(devices.clients)
+    assert report.bytes > 0
+
+
+@given(seeds, st.integers(1, 12), st.integers(1, 3))
+def test_no_device_counts_for_more_than_the_limits(seed: int, labels: int, at_ngram: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = random_sentences(rng, words=KINDS, sentences=9)
+    task = NGramCollection(model_of(rng).topology, Limits(labels, at_ngram))
+    update = task.client_update(task.init(), ClientDataset("x", text), Stream(seed))
+    assert update.values[COUNT].sum() <= labels
+    assert update.values[COUNT].max(initial=0) <= at_ngram
+    task.admit(update)
+    kept = at_most(text, labels, Stream(seed))
+    assert {tuple(s.tolist()) for s in kept} <= {tuple(s.tolist()) for s in text}
+
+
+@pytest.mark.parametrize(
+    ("values", "weight"),
+    [([5.0], 1.0), ([3.0, 3.0, 3.0], 1.0), ([0.5], 1.0), ([-1.0], 1.0), ([math.nan], 1.0), ([math.inf], 1.0),
+     ([1.0], 2.0)],
+)  # fmt: skip
+def test_what_no_device_can_have_counted_is_refused(values: list[float], weight: float) -> None:
+    task = NGramCollection(model_of(np.random.default_rng(0)).topology, Limits(8, 4))
+    update = Update(task.size, {COUNT: np.arange(len(values))}, {COUNT: np.array(values)}, weight)
+    with pytest.raises(InvariantError):
+        task.admit(update)
+
+
+class Liar(NGramCollection):
+    """A task one of whose devices says more than it may."""
+
+    def client_update(self, state: LongArray, data: ClientDataset, rng: Stream) -> Update:
+        update = super().client_update(state, data, rng)
+        values = update.values[COUNT] * 1e6
+        return Update(update.size, update.index, {COUNT: values}, 1.0)
+
+
+def test_a_pass_stops_at_a_hostile_report() -> None:
+    rng = np.random.default_rng(1)
+    task = Liar(model_of(rng).topology, Limits(100, 100))
+    with pytest.raises(InvariantError, match="more than one device may"):
+        run_pass(task, on_devices(population(rng)), PLAN, seed=0)
+
+
+@given(seeds)
+def test_every_pair_that_enough_devices_have_is_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    devices = on_devices(population(rng))
+    task = PairCollection(KINDS + 3, SKETCH, labels=math.inf)
+    marks, _ = run_pass(task, devices, PLAN, seed=seed)
+    having: dict[tuple[int, int], int] = {}
+    for client in devices.clients:
+        runs = [[BOS, *s.tolist(), EOS] for s in devices.load(int(client)).sentences]
+        for pair in {pair for run in runs for pair in pairwise(run)}:
+            having[pair] = having.get(pair, 0) + 1
+    for least in (1, 2, 5):
+        found = {tuple(row.tolist()) for row in task.found(marks, least=least, most=1000)}
+        wanted = {pair for pair, n in having.items() if n >= least}
+        assert wanted <= found
+        assert len(found - wanted) <= 2  # collisions
+    fewest = task.found(marks, least=1, most=5)
+    assert len(fewest) <= 5
+
+
+def test_marks_beyond_a_device_are_refused() -> None:
+    task = PairCollection(KINDS + 3, SKETCH, labels=3)
+    none = np.zeros(0, np.int64)
+    for index, value in ((np.arange(10), 1.0), (np.arange(2), 2.0)):
+        update = Update(
+            task.size, {WORDS: none, CELLS: index}, {WORDS: np.zeros(0), CELLS: np.full(len(index), value)}, 1.0
+        )
+        with pytest.raises(InvariantError):
+            task.admit(update)
+
+
+@given(seeds)
+def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = random_sentences(rng, words=KINDS, sentences=20)
+    bigrams = count_ngrams(text, vocabulary(KINDS), order=2, open_vocabulary=True).topology
+    task = NGramCollection(bigrams, NO_LIMITS)
+    count = task.client_update(task.init(), ClientDataset("x", text), Stream(0)).array(COUNT).astype(np.int64)
+    growth = Growth(shortest=3, order=3, least=2, expected=0.5)
+    grown = propose(bigrams, count, KINDS + 3, growth)
+    assert topology_faults(grown.topology, words=KINDS + 3) == []
+    S = dict(zip(ngrams(bigrams), occurrences(bigrams, count)[0].tolist(), strict=True))
+    after = {w: sum(n for pair, n in S.items() if len(pair) == 2 and pair[0] == w) for w in range(KINDS + 3)}
+    expected = {
+        (*h, pair[1])
+        for h in S for pair in S
+        if len(h) == len(pair) == 2 and h[1] == pair[0]
+        and min(S[h], S[pair]) >= 2 and S[h] * S[pair] >= 0.5 * after[h[1]]
+    }  # fmt: skip
+    assert {name for name in ngrams(grown.topology) if len(name) == 3} == expected
+    own = [ngrams(grown.topology)[arc] for arc in grown.arc[: bigrams.arcs]]
+    assert own == ngrams(bigrams)
+    few = propose(bigrams, count, KINDS + 3, Growth(shortest=3, order=3, least=2, expected=1e-6, most=3))
+    assert sum(len(name) == 3 for name in ngrams(few.topology)) <= 3
+
+
+@given(seeds)
+def test_without_counts_the_refit_is_the_distilled_model(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    model = model_of(rng)
+    same = refit(model, np.zeros(model.topology.arcs, np.int64), Prior())
+    assert np.allclose(same.log_weight, model.log_weight, atol=1e-9)
+    nobody = population_from_messages([("a", "zzz", "dev")])
+    with pytest.raises(FedgramError, match="no clients"):
+        federated_refit(model, on_devices(nobody), RefitOptions(), seed=0)
+
+
+@given(seeds)
+def test_without_a_prior_the_refit_is_kneser_ney(seed: int) -> None:
+    """On all n-grams of a text, with its own discounts and β → 0."""
+    rng = np.random.default_rng(seed)
+    text = random_sentences(rng, words=KINDS, sentences=30)
+    counts = count_ngrams(text, vocabulary(KINDS), order=2)
+    t = counts.topology
+    c = continuation_counts(backoff_arcs(t), counts.count)
+    n1, n2 = (int(np.sum(c[t.first_arc[1] :] == n)) for n in (1, 2))
+    if not n1 or np.any(c[: t.first_arc[1]] == 0):
+        return
+    D = n1 / (n1 + 2 * n2)
+    task = NGramCollection(t, NO_LIMITS)
+    count = task.client_update(task.init(), ClientDataset("x", text), Stream(0)).array(COUNT).astype(np.int64)
+    assert np.array_equal(occurrences(t, count)[0], counts.count)
+    prior = random_weights(rng, t, KINDS)
+    refitted = refit(prior, count, Prior(visits=1e-12, discounts=(D, D, D), share=0.0))
+    assert np.allclose(np.exp(refitted.log_weight), np.exp(smooth(counts, "kneser-ney").log_weight), atol=1e-9)
+
+
+@given(seeds, st.booleans())
+def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
+    rng = np.random.default_rng(seed)
+    devices, model = on_devices(population(rng)), model_of(rng)
+    growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
+    options = RefitOptions(Limits(40, 5), PLAN, SKETCH if pairs else None, growth, max_ngrams=40)
+    counted = count_on_devices(model, devices, options, seed=seed)
+    assert [p.devices for p in counted.passes] == [len(devices.clients)] * (4 if pairs else 3)
+    assert topology_faults(counted.topology, words=KINDS + 3) == []
+    names = set(ngrams(counted.topology))
+    assert set(ngrams(model.topology)) <= names
+    seen = all_occurrences(counted.topology, pooled(devices))
+    assert all(seen[name] for name in names - set(ngrams(model.topology)) if len(name) > 1)
+    final = refit_to_counts(model, counted, options)
+    assert final.topology.arcs <= 40
+    assert model_faults(final) == []
+    again = federated_refit(model, devices, options, seed=seed)
+    assert np.array_equal(again.log_weight, final.log_weight)
+
+
+def test_the_refit_predicts_its_users_better_than_prior_or_counts_alone() -> None:
+    """With a noisy prior and few counts of the same truth."""
+    rng = np.random.default_rng(5)
+    truth = renormalize(smooth(count_ngrams(random_sentences(rng, words=20, sentences=60), vocabulary(20), order=3)))
+    text, unseen = (sample_sentences(truth, n, seed=s) for n, s in ((120, 1), (3000, 2)))
+    t = truth.topology
+    noisy = np.exp(truth.log_weight) * rng.gamma(2.0, 0.5, t.arcs)
+    prior = model_from_weights(t, vocabulary(20), noisy)
+    task = NGramCollection(t, NO_LIMITS)
+    count = task.client_update(task.init(), ClientDataset("x", text), Stream(0)).array(COUNT).astype(np.int64)
+    joined, alone = (score(refit(prior, count, Prior(visits=b)), unseen).perplexity for b in (5.0, 1e-6))
+    assert joined < score(prior, unseen).perplexity
+    assert joined < alone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [lambda: Limits(0), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(discounts=(1.5, 1, 1)),
+     lambda: Prior(share=2), lambda: Growth(shortest=1), lambda: Growth(expected=0), lambda: SketchSize(bits=40)],
+)  # fmt: skip
+def test_senseless_options_are_refused(options: object) -> None:
+    with pytest.raises(FedgramError):
+        options()  # type: ignore[operator]
