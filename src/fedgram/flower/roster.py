@@ -13,7 +13,7 @@ from fedgram.flower.fleet import Fleet, Reply, Request
 from fedgram.flower.store import MOST_DEVICES
 
 _ASK_AGAIN = 30.0  # seconds until a node that was not ready or failed is asked again
-_PATIENCE = 20  # times as long until one that does not answer is
+_SILENT, _EXPIRED = 4, 20  # times as long until one that is silent is asked again, and until its answer is of no use
 NAME = "device-"
 
 
@@ -47,18 +47,14 @@ class Roster:
         for name, (node, until) in list(self._waiting.items()):
             if now > until or node not in self._names:
                 del self._waiting[name]
-        asked = {node for node, _ in self._waiting.values()}
-        new = [
-            node for node in sorted(self._names)
-            if node not in self._device and node not in asked and self._not_before.get(node, now) <= now
-        ]  # fmt: skip
+        new = [n for n in sorted(self._names) if n not in self._device and self._not_before.get(n, now) <= now]
         job = {"job": self._job}
         requests = [Request(node, "join", {}, job) for node in new]
         if requests:
-            for node, name in zip(new, self._fleet.send(requests, seconds=_PATIENCE * self._ask_again), strict=True):
-                self._not_before[node] = now + self._ask_again
+            for node, name in zip(new, self._fleet.send(requests, seconds=_EXPIRED * self._ask_again), strict=True):
+                self._not_before[node] = now + _SILENT * self._ask_again
                 if name:
-                    self._waiting[name] = (node, now + _PATIENCE * self._ask_again)
+                    self._waiting[name] = (node, now + _EXPIRED * self._ask_again)
                     self.bytes_sent += len(self._job)
 
     def _hear(self, node: int, reply: Reply) -> None:
@@ -72,6 +68,8 @@ class Roster:
         name = self._names.get(node, "")
         if device >= MOST_DEVICES or (name.startswith(NAME) and name != f"{NAME}{device}"):
             self.turned_away["speaks for another device"] += 1
+        elif self._device.get(node) == device:
+            return  # it was asked twice
         elif device in self.present():
             self.turned_away["device already there"] += 1
         else:
