@@ -13,7 +13,7 @@ from fedgram.flower.fleet import Fleet, Reply, Request
 from fedgram.flower.store import MOST_DEVICES
 
 _ASK_AGAIN = 30.0  # seconds until a node that was not ready or failed is asked again
-_SILENT, _EXPIRED = 4, 20  # times as long until one that is silent is asked again, and until its answer is of no use
+_SILENT, _EXPIRED = 10, 20  # times as long until one that is silent is asked again, and until its answer is of no use
 NAME = "device-"
 
 
