@@ -20,6 +20,7 @@ _GROUPS = {
     "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
     "distill": ("fedgram.cli.distill", "Find the n-gram model closest to a source."),
     "export": ("fedgram.cli.export", "Write a model in the formats of other keyboards and recognisers."),
+    "federation": ("fedgram.cli.federation", "Run the federated stages on devices of their own, over Flower."),
     "keyboard": ("fedgram.cli.keyboard", "Try an lm.fgram on a keyboard in the browser."),
     "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
     "pack": ("fedgram.cli.pack", "Write an n-gram model as an lm.fgram for phones and browsers."),

@@ -94,8 +94,9 @@ def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> 
 
 
 def execute(
-    config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, device: str, workers: int, as_json: bool
-) -> None:
+    config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, device: str, workers: int, as_json: bool,
+    change: "Callable[[list[Stage]], list[Stage]]" = lambda stages: stages,
+) -> None:  # fmt: skip
     """Run, or say what would be run, and print the result."""
     from fedgram.pipeline.run import plan_pipeline, run_pipeline
     from fedgram.pipeline.stages import stage_names
@@ -104,7 +105,8 @@ def execute(
     if dry_run:
         from fedgram.pipeline.estimates import estimate_seconds
 
-        _show_plan(plan_pipeline(config, workspace, until=until), estimate_seconds(config, workers=workers), as_json)
+        plan = plan_pipeline(config, workspace, until=until, change=change)
+        _show_plan(plan, estimate_seconds(config, workers=workers), as_json)
         return
     began = perf_counter()
     ran: list[str] = []
@@ -115,7 +117,7 @@ def execute(
             on_stage(stage, reason)
 
         space = run_pipeline(
-            config, workspace, device=device, workers=workers, until=until, on_stage=noted, begin=begin
+            config, workspace, device=device, workers=workers, until=until, change=change, on_stage=noted, begin=begin
         )
     result = {
         "workspace": str(workspace), "ran": ran, "seconds": round(perf_counter() - began, 1),

@@ -58,28 +58,57 @@ class RunResult:
     story: Mapping[str, Any]
 
 
+Collect = Callable[[FedAvgState, dict[str, Any]], tuple[Total, RoundReport, int]]
+
+
 def train(
     task: FederatedAveraging, devices: Devices, cohorts: CohortPlan, dev: ScoredText | None, options: RunOptions, *,
     pieces: bool, device: str = "cpu", ranks: Ranks | None = None, folder: Path | None = None,
     settings: Mapping[str, Any] | None = None, resume: bool = False,
     on_round: Callable[[Moment], object] = lambda _: None,
 ) -> RunResult:  # fmt: skip
-    """Train, from the beginning or from the newest checkpoint in the folder."""
+    """Train on simulated devices, from the beginning or from the newest checkpoint in the folder."""
     if not len(devices.clients):
         raise FedgramError("the population has no clients to train on; check the split")
     place, ranks = torch.device(device), ranks or Ranks()
     if options.secure is not None and (ranks.size > 1 or place.type != "cpu"):
         raise FedgramError("secure aggregation is simulated by one process on the CPU; use --workers 1 --device cpu")
-    found = read_checkpoint(folder, settings or {}) if folder is not None and resume else None
-    state, best = (found.state, found.best) if found else (task.init(), dict(task.start))
-    story: dict[str, Any] = dict(found.story) if found else _new_story()
+    plans: Iterator[tuple[Cohort, list[Chunk], RoundReport]] | None = None
 
-    for cohort, chunks, report in prefetched(_plans(task, devices, cohorts, options, state.round, story, place)):
-        began = perf_counter()
+    def collect(state: FedAvgState, story: dict[str, Any]) -> tuple[Total, RoundReport, int]:
+        nonlocal plans
+        plans = plans or prefetched(_plans(task, devices, cohorts, options, state.round, place))
+        cohort, chunks, report = next(plans)
         if options.secure is None:
             total, refused = train_round(task, state, chunks, device=place, ranks=ranks)
         else:
             total, refused = _train_securely(task, state, devices, cohort, options, story)
+        return total, report, refused
+
+    return follow(
+        task, collect, dev, options, pieces=pieces, device=device, ranks=ranks, folder=folder, settings=settings,
+        resume=resume, on_round=on_round,
+    )  # fmt: skip
+
+
+def follow(
+    task: FederatedAveraging, collect: Collect, dev: ScoredText | None, options: RunOptions, *,
+    pieces: bool, device: str = "cpu", ranks: Ranks | None = None, folder: Path | None = None,
+    settings: Mapping[str, Any] | None = None, resume: bool = False,
+    on_round: Callable[[Moment], object] = lambda _: None,
+) -> RunResult:  # fmt: skip
+    """Train on whatever devices `collect` asks; it returns the sum of a round, what is known of it, and the refused.
+
+    It may add to the story of the run.
+    """
+    place, ranks = torch.device(device), ranks or Ranks()
+    found = read_checkpoint(folder, settings or {}) if folder is not None and resume else None
+    state, best = (found.state, found.best) if found else (task.init(), dict(task.start))
+    story: dict[str, Any] = dict(found.story) if found else _new_story()
+    last = _is_over(story, options)
+    while not last:
+        began = perf_counter()
+        total, report, refused = collect(state, story)
         state = task.server_update(state, total)
         seconds = perf_counter() - began
         scores = None
@@ -90,12 +119,10 @@ def train(
         elif dev is None:
             best, story["best_round"] = state.model.weights, state.round
         _tell(story, state, report, refused, scores)
-        on_round(Moment(state.round, state.loss, report.targets / seconds, scores))
         last = _is_over(story, options)
         if folder is not None and ranks.rank == 0 and (last or state.round % options.checkpoint_every == 0):
             write_checkpoint(folder, Checkpoint(state, best, story), settings or {})
-        if last:
-            break
+        on_round(Moment(state.round, state.loss, report.targets / seconds, scores))
     return RunResult(best, story)
 
 
@@ -117,11 +144,10 @@ def _train_securely(
 
 def _plans(
     task: FederatedAveraging, devices: Devices, cohorts: CohortPlan, options: RunOptions, done: int,
-    story: Mapping[str, Any], device: torch.device,
+    device: torch.device,
 ) -> Iterator[tuple[Cohort, list[Chunk], RoundReport]]:  # fmt: skip
     size = chunk_size(task, device)
-    last = done if _is_over(story, options) else options.rounds
-    for number in range(done + 1, last + 1):
+    for number in range(done + 1, options.rounds + 1):
         cohort = choose_cohort(cohorts, devices.clients, seed=options.seed, round_number=number)
         yield cohort, *plan_round(task, devices, cohort, seed=options.seed, round_number=number, chunk=size)
 

@@ -1,10 +1,15 @@
-"""An update as bytes, and back: all that a device sends. What comes from a device is checked before it is used."""
+"""An update as bytes, and back: all that a device sends. What comes from a device is checked before it is used.
 
+Of a vector that is given in full, the places are left out.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgram.core.arrays import LongArray
 from fedgram.core.errors import InvariantError
 from fedgram.core.storage import Artefact, artefact_from_bytes, artefact_to_bytes
 from fedgram.federated.task import Update
@@ -15,7 +20,7 @@ KIND, VERSION = "update", 1
 def update_to_bytes(update: Update) -> bytes:
     """The bytes of an update."""
     arrays: dict[str, NDArray[Any]] = {f"values.{name}": v for name, v in update.values.items()}
-    arrays |= {f"index.{name}": i for name, i in update.index.items()}
+    arrays |= {f"index.{name}": i for name, i in update.index.items() if len(i) < update.size[name]}
     fields = {"size": dict(update.size), "weight": float(update.weight)}
     return artefact_to_bytes(Artefact(KIND, VERSION, fields, arrays))
 
@@ -25,11 +30,20 @@ def update_from_bytes(data: bytes) -> Update:
     artefact = artefact_from_bytes(data, "update", kind=KIND, version=VERSION)
     try:
         size = {str(name): int(n) for name, n in artefact.fields["size"].items()}
-        index = {name: artefact.arrays[f"index.{name}"] for name in size}
         values = {name: artefact.arrays[f"values.{name}"] for name in size}
+        index = {name: _index(artefact.arrays, name, n) for name, n in size.items()}
         weight = float(artefact.fields["weight"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvariantError(f"an update lacks a part: {error}") from None
     if any(a.dtype != np.int64 for a in index.values()) or any(a.dtype != np.float64 for a in values.values()):
         raise InvariantError("an update holds numbers of another type")
     return Update(size, index, values, weight)
+
+
+def _index(arrays: Mapping[str, NDArray[Any]], name: str, size: int) -> LongArray:
+    """The places of a vector's values; all of them where none are named, if there are as many values."""
+    if f"index.{name}" in arrays:
+        return arrays[f"index.{name}"]
+    if arrays[f"values.{name}"].shape != (size,):
+        raise InvariantError("an update's places and values differ in number")
+    return np.arange(size, dtype=np.int64)

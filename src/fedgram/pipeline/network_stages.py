@@ -14,7 +14,8 @@ import torch
 
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.fedavg.run import Moment
+from fedgram.fedavg.run import Moment, RunResult
+from fedgram.fedavg.task import TrainingPlan
 from fedgram.neural.central_training import CentralTraining, train_centrally
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import (
@@ -87,11 +88,18 @@ def train_network(work: Work, config: TrainingConfig, seed: int, *, name: str, d
 
     job = TrainingJob(work.read("users.arrow"), start, work.write("checkpoints"), config, seed, device)
     result, before = train_job(job, workers, on_round=on_round)
-    network, story = read_network(start), dict(result.story)
+    write_trained(work, name, read_network(start), result, before, job.plan())
+
+
+def write_trained(
+    work: Work, name: str, network: Network, result: RunResult, before: Mapping[str, Any], plan: TrainingPlan
+) -> None:
+    """The network after its training, and what the report says of it."""
+    story = dict(result.story)
     if not story["best_round"]:
         raise FedgramError(f"the training of {name} diverged; lower training.client_rate, or set training.update_norm")
     about = {**network.about, "central": False, "rounds": len(story["loss"]), "best_round": story["best_round"],
-             "plan": json.loads(json.dumps(asdict(job.plan())))}  # fmt: skip
+             "plan": json.loads(json.dumps(asdict(plan)))}  # fmt: skip
     write_network(work.write(f"{name}.safetensors"), replace(network, weights=result.weights, about=about))
     write_json(work.write(f"{name}.json"), {**_about(network), "before": before, **story})
 

@@ -21,13 +21,15 @@ def run_pipeline(
     device: str = "auto",
     workers: int = 1,
     until: str | None = None,
+    change: Callable[[list[Stage]], list[Stage]] = lambda stages: stages,
     on_stage: Callable[[Stage, str | None], object] = lambda *_: None,
     begin: Callable[[str, int | None], Advance] = lambda *_: lambda _: None,
 ) -> Workspace:
     """Run what is not there yet, up to the stage `until`; `on_stage` and `begin` are told of progress.
 
     What the paper's devices send may come from elsewhere: `unigrams.counts`, `words.network` and `pieces.network` of
-    the configuration name files, and the stages after them go on from there.
+    the configuration name files, and the stages after them go on from there. `change` may put other functions into
+    stages, such as those that ask real devices.
     """
     place = str(choose_device(device))
     with open_workspace(folder) as space:
@@ -37,11 +39,14 @@ def run_pipeline(
         def timings() -> dict[str, Mapping[str, Any]]:
             return {stage.name: noted for stage in stages if (noted := space.artefacts.get(stage.name))}
 
-        stages = run_stages(config, device=place, workers=workers, timings=timings)
+        stages = change(run_stages(config, device=place, workers=workers, timings=timings))
         space.run(stages, until=until, on_stage=on_stage, begin=begin)
         return space
 
 
-def plan_pipeline(config: RunConfig, folder: str | Path, *, until: str | None = None) -> list[Planned]:
+def plan_pipeline(
+    config: RunConfig, folder: str | Path, *, until: str | None = None,
+    change: Callable[[list[Stage]], list[Stage]] = lambda stages: stages,
+) -> list[Planned]:  # fmt: skip
     """What a run would do; nothing is written."""
-    return Workspace(Path(folder)).plan(run_stages(config), until=until)
+    return Workspace(Path(folder)).plan(change(run_stages(config)), until=until)

@@ -28,7 +28,7 @@ from fedgram.evaluate.ngram_predictor import NGramPredictor
 from fedgram.federated.cohort import CohortPlan
 from fedgram.federated.convergence import measure_convergence
 from fedgram.federated.driver import Devices, run_rounds
-from fedgram.federated.unigram_collection import UnigramTask
+from fedgram.federated.unigram_collection import UnigramState, UnigramTask
 from fedgram.formats.artefact import write_ngram
 from fedgram.pipeline.config import (
     BaselinesConfig,
@@ -130,6 +130,11 @@ def unigrams(work: Work, config: UnigramsConfig, seed: int) -> None:
         people = open_population(work.read("users.arrow"))
         counts, story = collect(work, people, whitelist, config, config.clip, seed)
         write_unigrams(work.write("U.unigrams"), counts)
+    describe_unigrams(work, counts, whitelist, story)
+
+
+def describe_unigrams(work: Work, counts: UnigramCounts, whitelist: Vocabulary, story: Mapping[str, Any]) -> None:
+    """What the report says of them."""
     summary = {"clip": None if np.isinf(counts.clip) else counts.clip, "rounds": counts.rounds,
                "reports": counts.clients, "words": len(counts.frequency())}  # fmt: skip
     write_json(work.write("unigrams.json"), {**summary, "whitelist": len(whitelist) - len(SPECIAL), **story})
@@ -144,10 +149,15 @@ def collect(
     plan = CohortPlan(config.devices_per_round, config.over_selection, config.dropout)
     advance = work.begin(f"Collecting unigrams, λ = {clip:g}", config.rounds)
     state = run_rounds(task, devices, plan, rounds=config.rounds, seed=seed, on_round=lambda *_: advance(1))
+    return judged(task, state, len(devices.clients))
+
+
+def judged(task: UnigramTask, state: UnigramState, devices: int) -> tuple[UnigramCounts, dict[str, Any]]:
+    """What was collected from so many devices, and how it settled."""
     counts = task.counts(state)
     if not counts.weight.any():
         raise FedgramError("no device reported a word of the whitelist; check its language, and unigrams.dropout")
-    convergence = measure_convergence(state.rounds, counts.clients / (config.rounds * len(devices.clients)))
+    convergence = measure_convergence(state.rounds, counts.clients / (len(state.rounds) * devices))
     return counts, asdict(convergence)
 
 

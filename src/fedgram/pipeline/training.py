@@ -24,9 +24,9 @@ from fedgram.federated.averaging import ServerStep
 from fedgram.federated.cohort import CohortPlan
 from fedgram.federated.driver import Devices
 from fedgram.neural.local_training import LocalTraining
-from fedgram.neural.network import as_tensors, read_network
+from fedgram.neural.network import Network, as_tensors, read_network
 from fedgram.neural.ranks import Ranks, join_at
-from fedgram.neural.scoring import Scores, score, text_to_score
+from fedgram.neural.scoring import ScoredText, score, text_to_score
 from fedgram.pipeline.config import TrainingConfig
 from fedgram.text.population import open_population
 
@@ -82,11 +82,13 @@ def _train(job: TrainingJob, ranks: Ranks, on_round: Callable[[Moment], object])
     )  # fmt: skip
     if ranks.rank:
         return result, {}
-    before = score(network.shape, as_tensors(network.weights, job.device), dev, pieces=is_pieces)
-    return result, _as_point(before)
+    return result, scores_before(network, dev, job.device)
 
 
-def _as_point(scores: Scores) -> dict[str, Any]:
+def scores_before(network: Network, dev: ScoredText, device: str = "cpu") -> dict[str, Any]:
+    """The dev scores before the first round."""
+    weights = as_tensors(network.weights, device)
+    scores = score(network.shape, weights, dev, pieces=network.coding.pieces is not None)
     return {"round": 0, **{k: getattr(scores, k) for k in ("sll", "sll_e", "perplexity", "top1", "top3")}}
 
 

@@ -116,6 +116,8 @@ class Workspace:
             on_stage(stage, reason)
             if reason:
                 self._run(stage, begin)
+            else:
+                self._clear(stage.name)  # a run that was killed at its very end leaves an empty working folder
 
     def _reason(self, stage: Stage) -> str | None:
         noted = self._manifest.get(stage.name)
@@ -182,11 +184,15 @@ class Workspace:
     def _working_folder(self, stage: str, key: str) -> Path:
         """The folder of this very work, kept from an interrupted run; those of other keys are removed."""
         folder = self.folder / WORK / f"{stage}-{key[:16]}"
-        for other in (self.folder / WORK).glob(f"{stage}-{'?' * 16}"):
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
+        self._clear(stage, keep=folder)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _clear(self, stage: str, keep: Path | None = None) -> None:
+        """Remove a stage's working folders, but for one."""
+        for other in (self.folder / WORK).glob(f"{stage}-{'?' * 16}"):
+            if other != keep:
+                shutil.rmtree(other, ignore_errors=True)
 
     def _write_manifest(self) -> None:
         content = {"format": _FORMAT, "artefacts": self._manifest}

@@ -196,6 +196,16 @@ def open_population(path: str | Path, *, on_rows: Callable[[int], object] | None
     return builder.finish()
 
 
+def messages_by_user(path: str | Path) -> dict[str, tuple[str, list[str]]]:
+    """By user of a `.parquet` population: the split, and the messages as they were typed."""
+    if not str(path).endswith(".parquet"):
+        raise InputError(path, "holds no messages as they were typed", remedy="use the .parquet population")
+    found: dict[str, tuple[str, list[str]]] = {}
+    for client, text, split in _parquet_rows(path, None):
+        found.setdefault(client, (split or split_of(client), []))[1].append(text)
+    return found
+
+
 def _parquet_rows(path: str | Path, on_rows: Callable[[int], object] | None) -> Iterator[tuple[str, str, str | None]]:
     pa = _pyarrow()
     Path(path).open("rb").close()

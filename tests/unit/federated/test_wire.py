@@ -18,6 +18,10 @@ def test_there_and_back() -> None:
     assert back.weight == 3.0
     for name in UPDATE.size:
         assert np.array_equal(back.array(name), UPDATE.array(name))
+    full = Update.dense({"a": np.array([0.5, -2.0, 0.0]), "b": np.ones(1)}, 2.0)
+    back = update_from_bytes(update_to_bytes(full))
+    assert back.array("a").tolist() == [0.5, -2.0, 0.0]
+    assert back.index["a"].tolist() == [0, 1, 2]
     assert update_from_bytes(update_to_bytes(Update.zero({"a": 3}))).array("a").tolist() == [0, 0, 0]
 
 
@@ -40,6 +44,8 @@ def test_damage_is_refused() -> None:
         ({"size": {"a": 2}, "weight": 1}, {}),
         ({"size": 3, "weight": 1}, {}),
         ({"size": {}}, {}),
+        ({"size": {"a": 2}, "weight": 1}, {"values.a": np.zeros(3)}),
+        ({"size": {"a": 10**15}, "weight": 1}, {"values.a": np.zeros(3)}),
         ({"size": {"a": 2}, "weight": 1}, {"index.a": np.zeros(1), "values.a": np.zeros(1)}),
     ],
 )

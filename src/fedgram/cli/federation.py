@@ -1,0 +1,227 @@
+"""`fedgram federation`: a server and devices on their own machines."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedgram.cli.console import json_option, show, steps
+from fedgram.cli.run import execute, running_options
+from fedgram.core.errors import FedgramError, InputError
+
+
+@click.group()
+def group() -> None:
+    """Run the federated stages on devices that keep their text, over Flower."""
+
+
+folder_argument = click.argument("folder", metavar="DIR")
+
+
+@group.command("init")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--name", default="federation", show_default=True, help="Letters, digits and hyphens.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Name or address by which devices find the server."
+)
+@click.option("--also", multiple=True, help="Another name or address of the server, for its certificate.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True)
+@click.option(
+    "--tls/--no-tls", default=True, show_default=True, help="Encrypt, and let in no device but those admitted."
+)
+@click.option(
+    "--masked-with",
+    type=click.IntRange(0, 65536),
+    default=3,
+    show_default=True,
+    help="Fewest devices whose sum the server may learn; 0: it sees each device's update.",
+)
+@click.option(
+    "--poll", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between devices' looks."
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="For Prometheus, on loopback; 0: none.")
+@json_option
+def init_command(folder: Path, also: tuple[str, ...], as_json: bool, **config: Any) -> None:
+    """Make a federation's folder: configuration, keys, certificates, and the app for `flwr run`."""
+    from fedgram.flower.folder import FederationConfig, make_folder
+    from fedgram.flower.processes import require_flower
+
+    require_flower()
+    made = make_folder(folder, FederationConfig(**config), also)
+    about = {"address": made.address, "tls": made.config.tls, "masked_with": made.config.masked_with}
+    show({"federation": str(folder), **about, "app": str(made.app)}, as_json)
+
+
+@group.command("devices")
+@click.argument("users")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for the stores.")
+@click.option("--split", default="train", show_default=True, help="Whose users become devices.")
+@click.option("--most", type=click.IntRange(1), help="Users to take, at most.")
+@json_option
+def devices_command(users: str, output: Path, split: str, most: int | None, as_json: bool) -> None:
+    """Make device stores from a population, to try a federation out.
+
+    Every user becomes DIR/NUMBER.sqlite, where NUMBER is the user's place in the population, as in simulations.
+    """
+    from fedgram.flower.store import write_population_stores
+
+    with steps() as step:
+        step.begin(f"Reading {users}")
+        written, messages = write_population_stores(users, output, split=split, most=most)
+    if not written:
+        raise InputError(users, f"has no users in the {split} split", remedy="check the column `split`")
+    show({"devices": written, "messages": messages, "folder": str(output)}, as_json)
+
+
+@group.command("serve")
+@folder_argument
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="In place of the configuration's.")
+def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
+    """Run the server, until it is ended.
+
+    Other machines reach the interface for devices and nothing else. Its log is DIR/server/superlink.log.
+    """
+    from fedgram.flower.folder import open_folder
+    from fedgram.flower.keeping import keep, log_of
+    from fedgram.flower.metrics import serve_metrics
+    from fedgram.flower.processes import start_superlink
+
+    home = open_folder(folder)
+    if not home.config.tls and host not in ("127.0.0.1", "localhost", "::1"):
+        raise FedgramError("a federation without TLS is served on this machine alone; make one with --tls")
+    port = home.config.metrics_port if metrics_port is None else metrics_port
+    if port:
+        serve_metrics(port, lambda: _metrics(home))
+    with log_of(home.server / "superlink.log").open("ab") as log:
+        click.echo(f"serving {home.address}; end it with Ctrl-C", err=True)
+        keep(lambda: start_superlink(home, host=host, log=log), lambda: None)
+
+
+def _metrics(home: Any) -> str:
+    from fedgram.flower.control import nodes
+    from fedgram.flower.journal import read_status
+    from fedgram.flower.metrics import metrics_text
+
+    try:
+        by_status = Counter(node["status"] for node in nodes(home))
+    except FedgramError:
+        by_status = Counter()
+    return metrics_text(read_status(home.server), by_status)
+
+
+@group.command("admit")
+@folder_argument
+@click.argument("number", type=click.IntRange(0))
+@click.argument("key", metavar="KEY.pub", type=click.Path(path_type=Path))
+def admit_command(folder: str, number: int, key: Path) -> None:
+    """Let a device in: its number, and the public key that it made when it first joined."""
+    from fedgram.flower.control import admit
+    from fedgram.flower.folder import open_folder
+    from fedgram.flower.keys import read_public_key
+
+    if not admit(open_folder(folder), read_public_key(key), f"device-{number}"):
+        raise InputError(key, "was admitted before")
+
+
+@group.command("join")
+@folder_argument
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="The device's store: .sqlite")
+@click.option("--port", type=click.IntRange(1, 65535), help="Of this machine, for the device's own use; default: any.")
+@click.option(
+    "--min-messages", type=click.IntRange(0), default=1, show_default=True, help="Less text: not taking part."
+)
+@click.option("--only-when", multiple=True, type=click.Choice(["charging", "idle"]), help="Take part only then.")
+def join_command(folder: str, data: Path, port: int | None, min_messages: int, only_when: tuple[str, ...]) -> None:
+    """Be a device, until it is ended.
+
+    The first time, a key is made in DIR/nodes/device-N, and the server must admit it; on the server's own machine that
+    is done at once.
+    """
+    from fedgram.flower.control import admit
+    from fedgram.flower.folder import open_folder
+    from fedgram.flower.keeping import check_reachable, keep, log_of, why_refused
+    from fedgram.flower.keys import free_port, read_public_key, write_device_key
+    from fedgram.flower.processes import require_flower, start_supernode
+    from fedgram.flower.store import open_store
+
+    require_flower()
+    home, store = open_folder(folder), open_store(data)
+    check_reachable(home)
+    own = home.node(store.number)
+    if home.config.tls:
+        write_device_key(own)
+        if (home.server / "ca.key").is_file():
+            admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
+    hooks = ",".join(only_when)
+    with log_of(own / "log").open("ab") as log:
+        click.echo(f"device {store.number} joins {home.address}; end it with Ctrl-C", err=True)
+        keep(
+            lambda: start_supernode(
+                home, store, port=port or free_port(), min_messages=min_messages, hooks=hooks, log=log
+            ),
+            lambda: why_refused(home, store.number),
+        )
+
+
+@group.command("status")
+@folder_argument
+@json_option
+def status_command(folder: str, as_json: bool) -> None:
+    """Say which nodes there are, and how the rounds go."""
+    from fedgram.flower.control import Unreachable, nodes
+    from fedgram.flower.folder import open_folder
+    from fedgram.flower.journal import read_status
+
+    home = open_folder(folder)
+    try:
+        found: list[dict[str, Any]] | None = nodes(home)
+    except Unreachable:
+        found = None
+    status = read_status(home.server)
+    if as_json:
+        show({"serving": found is not None, "nodes": found or [], **status}, as_json)
+        return
+    totals = status.get("totals", {})
+    by_status = Counter(node["status"] for node in found or [])
+    lines = {
+        "serving": found is not None,
+        "nodes": ", ".join(f"{n} {name}" for name, n in by_status.items()) or "none",
+        "task": status.get("task", "none"),
+        "state": status.get("state", "–"),
+        "round": f"{status.get('round', 0)} of {status.get('rounds', 0)}",
+        "committed": status.get("rounds_committed", 0), "abandoned": status.get("rounds_abandoned", 0),
+        **{name: totals.get(name, 0) for name in ("asked", "reports", "late", "bytes_sent", "bytes_received")},
+        **{name: ", ".join(f"{n} {why}" for why, n in totals.get(name, {}).items()) or "none"
+           for name in ("failed", "refused")},
+    }  # fmt: skip
+    show(lines, as_json)
+
+
+@group.command("run")
+@folder_argument
+@click.argument("config", metavar="CONFIG.toml|PRESET")
+@click.option("-w", "--workspace", required=True, type=click.Path(path_type=Path), help="Folder for the run's files.")
+@click.option("--users", help="Dev and test users, in place of the configuration's: .parquet or .arrow")
+@click.option("--supplement", help="Text that a server may see: .txt or .txt.gz")
+@click.option("--whitelist", help="Words that devices may report, lower-case, one a line.")
+@running_options
+def run_command(folder: str, config: str, workspace: Path, as_json: bool, **options: Any) -> None:
+    """Do what `fedgram run` does, with unigrams and networks from the federation's devices.
+
+    It is run on the server's machine, while `federation serve` runs there. A second run does only what changed, and a
+    killed one goes on where it was, as does one whose server was killed.
+    """
+    from fedgram.flower.folder import open_folder
+    from fedgram.flower.processes import require_flower, wait_until_served
+    from fedgram.flower.stages import on_federation
+    from fedgram.pipeline.config import read_run_config
+
+    require_flower()
+    home = open_folder(folder)
+    given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
+    read = read_run_config(config, given)
+    if not options["dry_run"]:
+        wait_until_served(home, seconds=30)
+    execute(read, workspace, as_json=as_json, change=on_federation(home, read), **options)

@@ -1,0 +1,84 @@
+"""What an operator can follow: a line of JSON an event, and a status file that metrics and `status` are made from.
+
+Numbers and fixed words only; nothing that a device typed comes near here.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgram.core.storage import atomic_write
+
+LOG, STATUS = "log.jsonl", "status.json"
+_COUNTED = ("asked", "reports", "late", "bytes_sent", "bytes_received")
+_BY_REASON = ("failed", "refused")
+_PROGRESS_SECONDS = 1.0
+
+
+class Journal:
+    """Writes the log and the status of a server's folder; `tell` is what rounds call."""
+
+    def __init__(self, folder: Path, task: str, rounds: int) -> None:
+        self._folder, self._shown = folder, 0.0
+        folder.mkdir(parents=True, exist_ok=True)
+        before = read_status(folder)
+        self._status: dict[str, Any] = {
+            "task": task, "rounds": rounds, "round": 0, "state": "starting", "devices": 0,
+            "totals": before.get("totals") or {**dict.fromkeys(_COUNTED, 0), **{k: {} for k in _BY_REASON}},
+            "rounds_committed": before.get("rounds_committed", 0),
+            "rounds_abandoned": before.get("rounds_abandoned", 0),
+            "round_seconds": before.get("round_seconds", 0.0), "current": {},
+        }  # fmt: skip
+
+    def tell(self, event: str, about: Mapping[str, Any]) -> None:
+        """Take note of an event."""
+        status = self._status
+        now = time.time()
+        if event == "progress":
+            status["current"] = dict(about)
+            if now - self._shown < _PROGRESS_SECONDS:
+                return
+        else:
+            self._log(event, about, now)
+        if event in ("round summed", "round abandoned"):
+            self._add(about)
+            status["current"] = {}
+            status["round_seconds"] += float(about.get("seconds", 0.0))
+            status["rounds_abandoned"] += event == "round abandoned"
+        status["rounds_committed"] += event == "round committed"
+        status["round"] = about.get("round", status["round"])
+        status["devices"] = about.get("devices", status["devices"])
+        status["state"] = event if event != "progress" else "collecting"
+        status["time"] = round(now, 3)
+        self._shown = now
+        with atomic_write(self._folder / STATUS) as file:
+            file.write(json.dumps(status).encode())
+
+    def _add(self, about: Mapping[str, Any]) -> None:
+        totals = self._status["totals"]
+        for name in _COUNTED:
+            totals[name] += about.get(name, 0)
+        for name in _BY_REASON:
+            for reason, n in about.get(name, {}).items():
+                totals[name][reason] = totals[name].get(reason, 0) + n
+
+    def _log(self, event: str, about: Mapping[str, Any], now: float) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        line = json.dumps({"time": stamp, "event": event, "task": self._status["task"], **about})
+        descriptor = os.open(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, line.encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """The newest status; empty if there is none."""
+    try:
+        status = json.loads((folder / STATUS).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) else {}

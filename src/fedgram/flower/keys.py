@@ -1,0 +1,138 @@
+"""Keys and certificates of a federation: an authority of its own, the server's certificate, and a key a device."""
+
+import datetime
+import ipaddress
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedgram.core.errors import InputError
+
+_YEARS, _AUTHORITY_YEARS = 2, 10
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def write_authority(folder: Path, name: str) -> None:
+    """Make `ca.key` and `ca.crt`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority")])
+    certificate = (
+        _builder(subject, subject, key, _AUTHORITY_YEARS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    write_secret(folder / "ca.key", _pem(key))
+    (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def write_server_certificate(folder: Path, name: str, hosts: Iterable[str]) -> None:
+    """Make `server.key` and `server.crt` for these names and addresses, signed by the authority of the folder."""
+    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise InputError(folder / "ca.key", "is not an elliptic-curve key")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    certificate = (
+        _builder(subject, issuer.subject, key, _YEARS)
+        .add_extension(x509.SubjectAlternativeName([_alternative(h) for h in dict.fromkeys([*LOCAL, *hosts])]), False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    write_secret(folder / "server.key", _pem(key))
+    (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def write_device_key(folder: Path) -> None:
+    """Make `key` and `key.pub`, by which a device is known to the server; what is there already is kept."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if (folder / "key").exists() and (folder / "key.pub").exists():
+        return
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    write_secret(folder / "key", private)
+    (folder / "key.pub").write_bytes(public + b"\n")
+
+
+def read_public_key(path: Path) -> bytes:
+    """A device's public key as Flower wants it."""
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except ValueError:
+        raise InputError(path, "is not a public key", remedy="use the key.pub that `join` made") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(path, "is not an elliptic-curve key", remedy="use the key.pub that `join` made")
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def read_private_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
+    """A device's pair of keys."""
+    key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(path, "is not an elliptic-curve key")
+    return key, key.public_key()
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write what nobody else may read."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, years: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=365 * years))
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, key_cert_sign=sign_certificates, crl_sign=sign_certificates,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

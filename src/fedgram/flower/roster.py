@@ -1,0 +1,94 @@
+"""Which devices can be asked: every node that appears is sent the job once, and says which device it is.
+
+A device's number belongs to one node at a time. Where nodes were registered under the name `device-N`, which the
+operator gives with the node's key, a node may speak for device N alone.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from fedgram.core.errors import FedgramError
+from fedgram.flower.fleet import Fleet, Reply, Request
+from fedgram.flower.store import MOST_DEVICES
+
+_ASK_AGAIN = 30.0  # seconds until a node that was not ready or failed is asked again
+_SILENT, _EXPIRED = 10, 20  # times as long until one that is silent is asked again, and until its answer is of no use
+NAME = "device-"
+
+
+class Roster:
+    """The devices of one job."""
+
+    def __init__(
+        self, fleet: Fleet, job: bytes, *, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep, ask_again: float = _ASK_AGAIN,
+    ) -> None:  # fmt: skip
+        self._fleet, self._job, self._clock, self._sleep, self._ask_again = fleet, job, clock, sleep, ask_again
+        self._device: dict[int, int] = {}
+        self._waiting: dict[str, tuple[int, float]] = {}
+        self._not_before: dict[int, float] = {}
+        self._names: dict[int, str] = {}
+        self.turned_away: Counter[str] = Counter()
+        self.bytes_sent = 0
+
+    def present(self) -> dict[int, int]:
+        """The node of each device that can be asked now."""
+        return {device: node for node, device in self._device.items() if node in self._names}
+
+    def refresh(self) -> None:
+        """Look who is there, send the job to those who lack it, and hear those who answered."""
+        self._names = dict(self._fleet.nodes())
+        now = self._clock()
+        for reply in self._fleet.poll(list(self._waiting)):
+            if reply.request in self._waiting:
+                node, _ = self._waiting.pop(reply.request)
+                self._hear(node, reply)
+        for name, (node, until) in list(self._waiting.items()):
+            if now > until or node not in self._names:
+                del self._waiting[name]
+        new = [n for n in sorted(self._names) if n not in self._device and self._not_before.get(n, now) <= now]
+        job = {"job": self._job}
+        requests = [Request(node, "join", {}, job) for node in new]
+        if requests:
+            for node, name in zip(new, self._fleet.send(requests, seconds=_EXPIRED * self._ask_again), strict=True):
+                self._not_before[node] = now + _SILENT * self._ask_again
+                if name:
+                    self._waiting[name] = (node, now + _EXPIRED * self._ask_again)
+                    self.bytes_sent += len(self._job)
+
+    def _hear(self, node: int, reply: Reply) -> None:
+        content = reply.content or {}
+        ready, number = content.get("ready", b"failed"), content.get("device", b"")
+        self._not_before[node] = self._clock() + self._ask_again
+        if ready != b"yes":
+            self.turned_away["not ready" if "device" in content else "failed"] += 1
+            return
+        device = int(number) if number.isdigit() and len(number) < 15 else MOST_DEVICES
+        name = self._names.get(node, "")
+        if device >= MOST_DEVICES or (name.startswith(NAME) and name != f"{NAME}{device}"):
+            self.turned_away["speaks for another device"] += 1
+        elif self._device.get(node) == device:
+            return  # it was asked twice
+        elif device in self.present():
+            self.turned_away["device already there"] += 1
+        else:
+            self._device = {n: d for n, d in self._device.items() if d != device} | {node: device}
+
+    def forget(self) -> None:
+        """Send the job to everyone again."""
+        self._device.clear()
+        self._not_before.clear()
+
+    def wait_for(self, count: int, seconds: float, *, poll: float = 0.3) -> dict[int, int]:
+        """Wait until so many devices are there."""
+        end = self._clock() + seconds
+        self.refresh()
+        while len(self.present()) < count:
+            if self._clock() > end:
+                away = ", ".join(f"{n} {why}" for why, n in self.turned_away.items())
+                there = f"{len(self.present())} of {count} devices are there after {seconds:.0f} s"
+                raise FedgramError(there + (f" (turned away: {away})" if away else ""))
+            self._sleep(poll)
+            self.refresh()
+        return self.present()

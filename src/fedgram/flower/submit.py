@@ -1,0 +1,54 @@
+"""Having orders carried out: a run is started on the SuperLink and looked after until it has ended.
+
+If the SuperLink or the ServerApp dies, a new run goes on from the last committed round. An error of ours, such as a
+round that was abandoned too often, ends it.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedgram.core.errors import FedgramError
+from fedgram.flower.control import Unreachable, run_status, start_run, stop_run
+from fedgram.flower.folder import Folder
+from fedgram.flower.journal import read_status
+from fedgram.flower.orders import is_held, outcome
+
+_LOOK = 0.5
+_START_SECONDS = 60.0  # within which a run's process must have taken the folder
+_LOST_SECONDS = 3.0  # after which a folder that nobody holds is taken for lost
+
+
+def carry_out(
+    folder: Folder, work: Path, *, patience: float = 600.0, on_round: Callable[[int], object] = lambda _: None
+) -> None:
+    """Run the orders of a working folder to their end; `patience` is how long the server may be away."""
+    run: int | None = None
+    last_seen = started = time.monotonic()
+    held_once = False
+    away_since: float | None = None
+    while True:
+        end = outcome(work)
+        if "error" in end:
+            raise FedgramError(str(end["error"]))
+        if end.get("done"):
+            return
+        on_round(int(read_status(folder.server).get("round", 0)))
+        now = time.monotonic()
+        try:
+            if is_held(work):  # by this run, or by one that another command started
+                held_once, last_seen = True, now
+            elif run is None:
+                run = start_run(folder, {"work": str(work.resolve())})
+                started, held_once = now, False
+            elif now - (last_seen if held_once else started) > (_LOST_SECONDS if held_once else _START_SECONDS):
+                stop_run(folder, run)
+                run = None
+            elif run_status(folder, run) in ("failed", "stopped", "completed") and not outcome(work):
+                run = None
+            away_since = None
+        except Unreachable:
+            away_since = away_since or now
+            if now - away_since > patience:
+                raise
+        time.sleep(_LOOK)

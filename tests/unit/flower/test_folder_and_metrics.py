@@ -1,0 +1,170 @@
+"""The folder of a federation, its keys, who may enter, and what an operator sees."""
+
+import ssl
+import stat
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from fedgram.core.errors import FedgramError
+from fedgram.flower.folder import FederationConfig, make_folder, open_folder
+from fedgram.flower.journal import Journal, read_status
+from fedgram.flower.keeping import ComeBack, keep, why_refused
+from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
+from fedgram.flower.metrics import metrics_text, serve_metrics
+from fedgram.flower.store import open_store, write_store
+from fedgram.flower.superlink import may_enter
+
+
+def test_a_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
+    home = make_folder(tmp_path / "fed", FederationConfig(host="fed.example", port=9000), ("10.0.0.7",))
+    assert open_folder(tmp_path / "fed").config == home.config
+    assert home.address == "fed.example:9000"
+    with pytest.raises(FedgramError, match="holds a federation already"):
+        make_folder(tmp_path / "fed", FederationConfig())
+    for secret in ("ca.key", "server.key"):
+        assert stat.S_IMODE((home.server / secret).stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.server.stat().st_mode) == 0o700
+    certificate = x509.load_pem_x509_certificate((home.server / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {"localhost", "fed.example"} <= set(names.get_values_for_type(x509.DNSName))
+    assert "10.0.0.7" in map(str, names.get_values_for_type(x509.IPAddress))
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(home.authority.read_bytes()))
+    context = ssl.create_default_context(cafile=home.authority)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.load_cert_chain(home.server / "server.crt", home.server / "server.key")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a_b", "x" * 40])
+def test_names_that_flower_does_not_take_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FedgramError, match="letters, digits and hyphens"):
+        make_folder(tmp_path / "fed", FederationConfig(name=name))
+
+
+def test_the_app_is_one_that_flower_takes(tmp_path: Path) -> None:
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.config_utils import load_and_validate
+
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False))
+    config, warnings = load_and_validate(home.app / "pyproject.toml")
+    assert not warnings
+    assert config["project"]["name"] == "federation"
+    assert build_fab_from_disk(home.app) == build_fab_from_disk(home.app)  # nodes compare it with their own
+
+
+def test_a_devices_key_is_made_once(tmp_path: Path) -> None:
+    write_device_key(tmp_path / "device-1")
+    public = read_public_key(tmp_path / "device-1" / "key.pub")
+    write_device_key(tmp_path / "device-1")
+    assert read_public_key(tmp_path / "device-1" / "key.pub") == public
+    assert stat.S_IMODE((tmp_path / "device-1" / "key").stat().st_mode) == 0o600
+    read_private_key(tmp_path / "device-1" / "key")
+    (tmp_path / "other.pub").write_text("ssh-rsa nonsense")
+    with pytest.raises(FedgramError, match="is not a public key"):
+        read_public_key(tmp_path / "other.pub")
+
+
+def test_stores_hold_what_was_typed_and_nothing_else_is_a_store(tmp_path: Path) -> None:
+    assert write_store(tmp_path / "7.sqlite", 7, ["Hello there.", "It's me"]) == 2
+    store = open_store(tmp_path / "7.sqlite")
+    assert (store.number, store.messages()) == (7, 2)
+    assert "ello" not in repr(store) + repr(store.population())
+    for content in (b"", b"SQLite format 3\0", b"x" * 5000):
+        (tmp_path / "bad.sqlite").write_bytes(content)
+        with pytest.raises(FedgramError, match="is not a device's store"):
+            open_store(tmp_path / "bad.sqlite")
+    write_store(tmp_path / "minus.sqlite", -1, [])
+    with pytest.raises(FedgramError, match="is not a device's store"):
+        open_store(tmp_path / "minus.sqlite")
+
+
+def test_other_machines_reach_the_interface_for_devices_alone() -> None:
+    for path in ("/v1/fleet/pull-messages", "/health"):
+        assert may_enter(path, "203.0.113.5")
+    for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/", "/v1/fleetx", "//v1/fleet/x"):
+        assert may_enter(path, "127.0.0.1")
+        assert may_enter(path, "::1")
+        assert not may_enter(path, "203.0.113.5")
+        assert not may_enter(path, None)
+        assert not may_enter(path, "localhost.evil")
+
+
+def test_a_journal_adds_up_over_restarts(tmp_path: Path) -> None:
+    for _ in range(2):
+        journal = Journal(tmp_path, "unigrams", 5)
+        journal.tell("round began", {"round": 1, "devices": 9})
+        about = {"round": 1, "asked": 9, "reports": 7, "late": 1, "failed": {"declined": 1}, "refused": {}}
+        journal.tell("progress", about)
+        journal.tell("round summed", {**about, "seconds": 2.5, "bytes_sent": 90, "bytes_received": 70})
+        journal.tell("round committed", {"round": 1})
+    status = read_status(tmp_path)
+    assert (status["rounds_committed"], status["totals"]["reports"], status["devices"]) == (2, 14, 9)
+    assert status["totals"]["failed"] == {"declined": 2}
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 6
+    text = metrics_text(status, {"online": 3})
+    assert 'fedgram_failed_total{reason="declined"} 2' in text
+    assert "fedgram_reports_total 14" in text
+    assert 'fedgram_nodes{status="online"} 3' in text
+    assert metrics_text({}).count("\n") == len(metrics_text({}).splitlines())
+    (tmp_path / "status.json").write_text("{")
+    assert read_status(tmp_path) == {}
+
+
+def test_metrics_are_served() -> None:
+    port = free_port()
+    server = serve_metrics(port, lambda: metrics_text({"round": 3}))
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+            assert b"fedgram_round 3\n" in reply.read()
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/other").close()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_why_a_node_was_refused_is_read_from_its_log(tmp_path: Path) -> None:
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False))
+    assert why_refused(home, 1) is None
+    home.node(1).mkdir(parents=True)
+    (home.node(1) / "log").write_text("Starting Flower SuperNode\n[code: 2004] Failed\n")
+    assert isinstance(why_refused(home, 1), ComeBack)
+    (home.node(1) / "log").write_text("[code: 2004]\nStarting Flower SuperNode\nCERTIFICATE_VERIFY_FAILED\n")
+    assert "another authority" in str(why_refused(home, 1))
+    (home.node(1) / "log").write_text("CERTIFICATE_VERIFY_FAILED\nStarting Flower SuperNode\nfine\n")
+    assert why_refused(home, 1) is None
+
+
+def test_a_process_that_keeps_ending_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+
+    monkeypatch.setattr("fedgram.flower.keeping.time.sleep", lambda _: None)
+    started: list[int] = []
+
+    def start() -> "subprocess.Popen[bytes]":
+        started.append(1)
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True)
+
+    with pytest.raises(FedgramError, match="ended 5 times at once, with code 3"):
+        keep(start, lambda: None)
+    assert len(started) == 5
+    with pytest.raises(FedgramError, match="because"):
+        keep(start, lambda: FedgramError("because"))
+
+
+def test_commands_refuse_what_is_no_federation(tmp_path: Path, refused: Callable[..., str], fedgram: Any) -> None:
+    assert "is not a federation's folder" in refused("federation", "serve", tmp_path)
+    fedgram("federation", "init", tmp_path / "fed", "--no-tls", "--port", free_port())
+    assert "without TLS" in refused("federation", "serve", tmp_path / "fed", "--host", "0.0.0.0")
+    assert "no such file" in refused("federation", "join", tmp_path / "fed", "--data", tmp_path / "none.sqlite")
+    assert "serving" in fedgram("federation", "status", tmp_path / "fed")
+    (tmp_path / "fed" / "federation.toml").write_text("nmae = 'x'\n")
+    assert "did you mean name?" in refused("federation", "status", tmp_path / "fed")
+    assert threading.active_count() < 20
