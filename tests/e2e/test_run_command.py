@@ -154,11 +154,12 @@ def test_two_workers_make_the_same_bytes(done: Path, config: Path, tmp_path: Pat
     assert digests(tmp_path / "two") == digests(done)
 
 
-def test_a_killed_run_goes_on_to_the_same_model(done: Path, config: Path, tmp_path: Path) -> None:
-    """Killed at random moments of random stages, three times, then left to finish."""
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_killed_run_goes_on_to_the_same_model(done: Path, config: Path, tmp_path: Path, kills: int) -> None:
+    """Killed at random moments of random stages, then left to finish."""
     command = [sys.executable, "-m", "fedgram", "run", str(config), "-w", str(tmp_path / "w"), "--workers", "1"]
     moments = random.Random(5)
-    for last in sorted(moments.sample(range(10), 3)):
+    for last in sorted(moments.sample(range(10), kills)):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         while STAGES[last] not in (line := process.stderr.readline()):

@@ -95,7 +95,7 @@ def write_trained(
     work: Work, name: str, network: Network, result: RunResult, before: Mapping[str, Any], plan: TrainingPlan
 ) -> None:
     """The network after its training, and what the report says of it."""
-    story = dict(result.story)
+    story = json.loads(json.dumps(dict(result.story), sort_keys=True))  # in one order, resumed or not
     if not story["best_round"]:
         raise FedgramError(f"the training of {name} diverged; lower training.client_rate, or set training.update_norm")
     about = {**network.about, "central": False, "rounds": len(story["loss"]), "best_round": story["best_round"],

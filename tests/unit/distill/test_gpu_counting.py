@@ -20,23 +20,23 @@ for position in (0, 1, 6, 7, 30):
     assert u.tolist() == [uniform_at(key, 11 + i, position) for i in alive.tolist()]
 
 for seed, layers in ((1, 1), (2, 2)):
-    network = tiny_network(seed, words=300, layers=layers)
+    network = tiny_network(seed, words=270, layers=layers)
     plain, kernels = RecurrentDecoder(network, CPU), gpu_sampling.KernelDecoder(network, CPU)
     walks = (
-        walk(plain, range(40), seed=seed, max_length=4, draw=draw_in_tensors),
-        walk(kernels, range(40), seed=seed, max_length=4, draw=gpu_sampling.draw_in_kernels),
+        walk(plain, range(8), seed=seed, max_length=3, draw=draw_in_tensors),
+        walk(kernels, range(8), seed=seed, max_length=3, draw=gpu_sampling.draw_in_kernels),
     )
     tiles = 0
     for a, b in zip(*walks, strict=True):
         assert torch.equal(a.label, b.label) and torch.equal(a.sample, b.sample)
         torch.testing.assert_close(a.entropy, b.entropy, atol=1e-4, rtol=0.0)
-        torch.testing.assert_close(b.probabilities(300), a.p, atol=1e-6, rtol=1e-4)
-        assert b.fixed[:, 300:].count_nonzero() == 0 and torch.equal(b.fixed, b.fixed.round())
+        torch.testing.assert_close(b.probabilities(270), a.p, atol=1e-6, rtol=1e-4)
+        assert b.fixed[:, 270:].count_nonzero() == 0 and torch.equal(b.fixed, b.fixed.round())
         tiles += 1
     assert tiles > 2
 
 rng = np.random.default_rng(3)
-for case in range(4):
+for case in (0, 3):
     topology = DeviceTopology(random_topology(rng, order=1 + case, words=290, ngrams=400), 300, CPU)
     rows = 150
     p = (torch.rand(rows, 300) ** 9 * 2.0**34).round()

@@ -37,7 +37,7 @@ for name in stacks[0]:
 CASES = [
     {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2, "width": 12},
     {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1, "width": 44},
-    {"words": 70, "rows": 16, "programs": 1024, "layers": 1, "sentences": 20, "steps": 1, "width": 40},
+    {"words": 20, "rows": 16, "programs": 1024, "layers": 1, "sentences": 18, "steps": 1, "width": 20},
 ]
 
 
