@@ -4,8 +4,9 @@
     python -m benchmarks.real_networks train en_us-W_30K en_us.npz [--pieces P.model] -o FOLDER    (beside the GPU)
     python -m benchmarks.real_networks show FOLDER… -o docs/results                                (curves and a table)
 
-The GPU's machine needs torch, triton, numpy, numba and safetensors alone. `RECIPES` has the settings, found on dev
-users. The supplement is read as `fedgram data normalize --uncased` writes it.
+The GPU's machine needs torch, triton, numpy, numba and safetensors alone. `RECIPES` has the settings: those of the
+English networks and of pt_br-W_30K were found on dev users; en_us-W_30K-paper is the paper's server, and pt_br-P_4K-L a
+guess that has not been tried. The supplement is read as `fedgram data normalize --uncased` writes it.
 """
 
 import argparse

@@ -140,6 +140,16 @@ def test_workflow(folder: Path, fedgram: Command) -> None:
     assert "zebra" in read_model(out / "final_tail.arpa").vocabulary.words
 
 
+def test_workflow_without_capitals_first_and_with_a_given_topology(folder: Path, fedgram: Command) -> None:
+    report = fedgram(
+        "workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", "--inferred",
+        folder / "A_W.arpa", "--uncased-first", *FEW, "-o", folder / "uncased", "--json",
+    )  # fmt: skip
+    sizes = {name: about["ngrams"] for name, about in report["models"].items()}
+    assert list(sizes) == ["A_W_e", "A_W_i", "A_W_m", "A_W_r"]
+    assert sizes["A_W_e"] == sizes["A_W_i"]  # both have the topology of A_W
+
+
 def test_an_interrupted_workflow_keeps_its_counts(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

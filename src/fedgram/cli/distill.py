@@ -227,8 +227,9 @@ class _Distillation:
         """NN2WFA_P with capitals, else the counts on B brought back to the topology."""
         if capitalizer:
             nn2wfa = PieceNN2WFA(
-                source, pieces, capitalizer, [target], samples=self.samples, seed=self.seed, options=self.options()
-            )
+                source, capitalizer, [target], pieces=pieces,
+                samples=self.samples, seed=self.seed, options=self.options(),
+            )  # fmt: skip
             with self.phases.timed("counting"):
                 _ = nn2wfa.counts
             with self.phases.timed("minimizing"):

@@ -101,7 +101,7 @@ def command(
         if pieces_model and pieces_path:
             R_P, pieces = open_source(pieces_model, device=device), load_pieces(pieces_path)
             with phases.timed("pieces"):
-                by_pieces = PieceNN2WFA(R_P, pieces, capitalizer, [A_W, W.inferred], **counting("P", R_P))
+                by_pieces = PieceNN2WFA(R_P, capitalizer, [A_W, W.inferred], pieces=pieces, **counting("P", R_P))
                 last = generate(by_pieces, A_W, W.inferred, budget)
             if not ranks.rank:
                 _save(step, last, "P", output, report)

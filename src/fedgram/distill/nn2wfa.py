@@ -101,10 +101,10 @@ class PieceNN2WFA:
     def __init__(
         self,
         source: SourceModel,
-        pieces: WordPieces | None,
         capitalizer: Capitalizer,
         topologies: Sequence[NGramModel],
         *,
+        pieces: WordPieces | None = None,
         samples: int,
         seed: int,
         options: CountingOptions = ONE_WORKER,
@@ -150,18 +150,6 @@ class PieceNN2WFA:
 
 class UncasedWordNN2WFA(PieceNN2WFA):
     """NN2WFA_W by way of the uncased word model, counted once on the union of all lower-cased topologies."""
-
-    def __init__(
-        self,
-        source: SourceModel,
-        capitalizer: Capitalizer,
-        topologies: Sequence[NGramModel],
-        *,
-        samples: int,
-        seed: int,
-        options: CountingOptions = ONE_WORKER,
-    ) -> None:
-        super().__init__(source, None, capitalizer, topologies, samples=samples, seed=seed, options=options)
 
     def _known_words(self, vocabularies: Sequence[Vocabulary]) -> Vocabulary:  # noqa: ARG002
         return self.source.vocabulary

@@ -91,7 +91,7 @@ def distill_pieces(
     R_P, A_W = _open(work, "R_P.safetensors", device), read_ngram(work.read("A_W.ngram"))
     inferred, pieces = read_ngram(work.read("A_W_i.ngram")), load_pieces(work.read("pieces.model"))
     counting = _counting(work, R_P, "P", config, seed, workers)
-    nn2wfa = PieceNN2WFA(R_P, pieces, Capitalizer(A_W), [A_W, inferred], **counting)
+    nn2wfa = PieceNN2WFA(R_P, Capitalizer(A_W), [A_W, inferred], pieces=pieces, **counting)
     _write(work, "P", generate(nn2wfa, A_W, inferred, Budget(budget.ngrams, budget.words)))
 
 

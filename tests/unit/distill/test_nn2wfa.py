@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.unit.distill.test_capitalization import SENTENCES, trained
 
-from fedgram.automata.approximate import approximate
-from fedgram.automata.build import ngrams_of
+from fedgram.automata.approximate import adopt_topology, approximate
+from fedgram.automata.build import lowercase_topology, ngrams_of
 from fedgram.automata.compose import compose, compose_model, with_unknown_as_unigram
 from fedgram.automata.counting import TopologyCounts, counts_from_arcs, cross_entropy
 from fedgram.automata.lexicon import spell_words
@@ -24,8 +24,8 @@ from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_topology
 from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA, count_by_pieces
-from fedgram.distill.sample_approx import CountingOptions, fit, sample_approx
+from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA, count_by_pieces
+from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples, fit, sample_approx
 from fedgram.distill.source import NGramSource
 from fedgram.distill.workflow import Budget, final_models, generate
 from fedgram.text.corpus import Corpus
@@ -170,6 +170,23 @@ def test_counting_once_is_counting_for_every_topology() -> None:
         WordNN2WFA(source, capitalizer, [small], samples=10, seed=2)(A_W)
 
 
+def test_words_by_way_of_an_uncased_model() -> None:
+    source, A_W = NGramSource(trained(UNCASED)), trained(CASED)
+    small = prune_to_size(A_W, 60)
+    once = UncasedWordNN2WFA(source, Capitalizer(A_W), [A_W, small], samples=500, seed=2)
+    for topology in (A_W, small):
+        lower, words = lowercase_topology(topology.topology, topology.vocabulary)
+        adopted = adopt_topology(lower, words, source.vocabulary, open_vocabulary=source.has_unknown)
+        counting = PlainCounting(source, adopted, 2)
+        apart = counting.finish(count_samples(counting, 500))
+        uncased = once.uncased(topology)
+        assert uncased.counts.arc == pytest.approx(apart.arc, abs=1e-6)
+        assert uncased.model.vocabulary.digest == source.vocabulary.digest
+        cased = once(topology).model
+        assert model_faults(cased) == []
+        assert any(word != uncase(word) for word in cased.vocabulary.words)
+
+
 # -- the inferred topology --------------------------------------------------------------------------------------------
 
 
@@ -208,7 +225,9 @@ def test_algorithm_1(by: str, pieces: WordPieces) -> None:
     nn2wfa = (
         WordNN2WFA(NGramSource(uncased), capitalizer, [A_W, inferred], samples=2000, seed=1)
         if by == "words"
-        else PieceNN2WFA(piece_source(uncased, pieces), pieces, capitalizer, [A_W, inferred], samples=2000, seed=1)
+        else PieceNN2WFA(
+            piece_source(uncased, pieces), capitalizer, [A_W, inferred], pieces=pieces, samples=2000, seed=1
+        )
     )
     result = generate(nn2wfa, A_W, inferred, budget)
     for model in result.by_letter().values():
