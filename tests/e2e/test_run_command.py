@@ -9,14 +9,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.chromium import CHROMIUM, Chromium
 
+from fedgram.automata.build import ngrams_of
 from fedgram.cli.main import run as run_command
-from fedgram.pipeline.workspace import open_workspace
+from fedgram.distill.nn2wfa import UncasedWordNN2WFA
+from fedgram.formats.artefact import read_ngram
+from fedgram.pipeline.config import read_run_config
+from fedgram.pipeline.model_stages import pieces_way, words_way
+from fedgram.pipeline.stages import run_stages
+from fedgram.pipeline.workspace import Work, open_workspace
+from fedgram.text.normalize import uncase
 
 Command = Callable[..., Any]
 pytestmark = pytest.mark.timeout(1200)  # the first run compiles
@@ -218,6 +227,39 @@ network = "{done}/R_P.safetensors"
     assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
     path.write_text(other.replace("R_W.safetensors", "R_P.safetensors"))
     assert "is a network of word pieces, not of words" in refused("run", path, "-w", workspace, "--json")
+
+
+def test_counting_elsewhere_and_before(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
+    """Counts of both networks by a script; those by word pieces need the inferred n-grams, and no fitted model."""
+    workspace = copy(done, tmp_path)
+    path = changed(config, tmp_path, "infer_samples = 400", "infer_samples = 400\nuncased_first = true")
+    c = read_run_config(path)
+    stages = {stage.name: stage for stage in run_stages(c)}
+    words, pieces = stages["distill_words"], stages["distill_pieces"]
+    with open_workspace(workspace) as space:
+        work = Work(None, space.place(words), {name: workspace / name for name in (*words.inputs, *pieces.inputs)})
+    work.folder.mkdir(parents=True)
+    nn2wfa, inferred = words_way(work, c.distillation, c.budget, c.seed, device="cpu", workers=1)
+    assert isinstance(nn2wfa, UncasedWordNN2WFA)
+    assert nn2wfa.counts
+    topology = {"A_W_i.ngram": work.write("inferred.ngram")}
+    apart = replace(work, folder=tmp_path, inputs={**work.inputs, **topology})
+    before = pieces_way(apart, c.distillation, c.seed, device="cpu", workers=1)[0].counts
+    assert fedgram("run", path, "-w", workspace, "--until", "distill_words", "--json")["ran"] == ["distill_words"]
+    A_W_i = read_ngram(workspace / "A_W_i.ngram")
+    assert np.array_equal(ngrams_of(A_W_i.topology).values, ngrams_of(inferred.topology).values)
+    assert A_W_i.vocabulary.digest == inferred.vocabulary.digest
+    assert {uncase(word) for word in A_W_i.vocabulary.words} != set(A_W_i.vocabulary.words)
+    fitted = replace(apart, inputs=work.inputs)  # its counts go on from the same checkpoint, or are refused
+    after = pieces_way(fitted, c.distillation, c.seed, device="cpu", workers=1)[0].counts
+    assert np.array_equal(after.counts.arc, before.counts.arc)
+    with open_workspace(workspace) as space:
+        place = space.place(pieces)
+    place.mkdir(parents=True)
+    (tmp_path / "counts").rename(place / "counts")
+    ran = fedgram("run", path, "-w", workspace, "--until", "distill_pieces", "--json")["ran"]
+    assert ran == ["distill_pieces"]
+    assert not place.exists()
 
 
 def test_a_full_disk_leaves_a_workspace_to_go_on_with(done: Path, config: Path, tmp_path: Path) -> None:

@@ -135,11 +135,15 @@ class BudgetConfig:
 
 @dataclass(frozen=True, slots=True)
 class DistillationConfig:
-    """Algorithm 1: samples that are counted, and that a topology is inferred from; the longest inferred n-gram."""
+    """Algorithm 1: samples that are counted, and that a topology is inferred from; the longest inferred n-gram.
+
+    With `uncased_first` R_W is counted without capitals, which the n-gram models get afterwards, as by word pieces.
+    """
 
     samples: AtLeastOne = 1_000_000
     infer_samples: AtLeastOne = 1_000_000
     order: Annotated[int, Between(1, 7)] = 4
+    uncased_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
 from fedgram.distill.network_source import NetworkSource
-from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA
+from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA
 from fedgram.distill.sample_approx import CountingOptions
 from fedgram.distill.workflow import Approximations, Budget, final_models, generate
 from fedgram.formats.aosp import write_combined, write_dict
@@ -67,10 +67,13 @@ def _counting(
     return {"samples": config.samples, "seed": seed, "options": options}
 
 
-def distill_words(
+def words_way(
     work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
-) -> None:
-    """Gen(R_W, A_W, …, NN2WFA_W)."""
+) -> tuple[WordNN2WFA | UncasedWordNN2WFA, NGramModel]:
+    """NN2WFA_W, which counts when it is first asked, and the inferred topology.
+
+    Both are kept in the stage's folder: `inferred.ngram`, and once `.counts` was asked for, `counts`.
+    """
     R_W, A_W = _open(work, "R_W.safetensors", device), read_ngram(work.read("A_W.ngram"))
     capitalizer, kept = Capitalizer(A_W), work.write("inferred.ngram")
     if not kept.exists():
@@ -79,8 +82,29 @@ def distill_words(
         casing = casing_of(capitalizer, R_W.vocabulary)
         write_ngram(infer_model(R_W, options, seed=seed, casing=casing), kept)
     inferred = read_ngram(kept)
-    counting = _counting(work, R_W, "W", config, seed, workers)
-    nn2wfa = WordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting)
+    nn2wfa = UncasedWordNN2WFA if config.uncased_first else WordNN2WFA
+    return nn2wfa(R_W, capitalizer, [A_W, inferred], **_counting(work, R_W, "W", config, seed, workers)), inferred
+
+
+def pieces_way(
+    work: Work, config: DistillationConfig, seed: int, *, device: str, workers: int
+) -> tuple[PieceNN2WFA, NGramModel]:
+    """NN2WFA_P, which counts when it is first asked, and A_W_i, whose n-grams are those of `inferred.ngram`.
+
+    What is counted depends on the n-grams alone, so that either file may be given as A_W_i.ngram to count.
+    """
+    R_P, A_W = _open(work, "R_P.safetensors", device), read_ngram(work.read("A_W.ngram"))
+    inferred, pieces = read_ngram(work.read("A_W_i.ngram")), load_pieces(work.read("pieces.model"))
+    counting = _counting(work, R_P, "P", config, seed, workers)
+    return PieceNN2WFA(R_P, Capitalizer(A_W), [A_W, inferred], pieces=pieces, **counting), inferred
+
+
+def distill_words(
+    work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
+) -> None:
+    """Gen(R_W, A_W, …, NN2WFA_W)."""
+    nn2wfa, inferred = words_way(work, config, budget, seed, device=device, workers=workers)
+    A_W = read_ngram(work.read("A_W.ngram"))
     _write(work, "W", generate(nn2wfa, A_W, inferred, Budget(budget.ngrams, budget.words)))
 
 
@@ -88,10 +112,8 @@ def distill_pieces(
     work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
 ) -> None:
     """Gen(R_P, A_W, A_W_i, NN2WFA_P)."""
-    R_P, A_W = _open(work, "R_P.safetensors", device), read_ngram(work.read("A_W.ngram"))
-    inferred, pieces = read_ngram(work.read("A_W_i.ngram")), load_pieces(work.read("pieces.model"))
-    counting = _counting(work, R_P, "P", config, seed, workers)
-    nn2wfa = PieceNN2WFA(R_P, Capitalizer(A_W), [A_W, inferred], pieces=pieces, **counting)
+    nn2wfa, inferred = pieces_way(work, config, seed, device=device, workers=workers)
+    A_W = read_ngram(work.read("A_W.ngram"))
     _write(work, "P", generate(nn2wfa, A_W, inferred, Budget(budget.ngrams, budget.words)))
 
 

@@ -147,9 +147,10 @@ class Workspace:
                 raise InputError(
                     stage.sources.get(name, self.folder / name), f"is needed by {stage.name}, and not there"
                 )
-        noted: dict[str, Any] = {"version": __version__, "config": digest(stage.config), "inputs": inputs}
-        key = hashlib.sha256(json.dumps([stage.name, noted], sort_keys=True).encode()).hexdigest()
-        folder = self._working_folder(stage.name, key)
+        noted, key = _key(stage, inputs)
+        folder = self._place(stage, key)
+        self._clear(stage.name, keep=folder)
+        folder.mkdir(parents=True, exist_ok=True)
         paths = {name: self.folder / name for name in stage.inputs} | dict(stage.sources)
         began = time.perf_counter()
         stage.function(Work(stage.config, folder, paths, begin))
@@ -181,12 +182,12 @@ class Workspace:
                 self._known[same] = hashlib.file_digest(file, "sha256").hexdigest()
         return {"sha256": self._known[same], "bytes": about.st_size}
 
-    def _working_folder(self, stage: str, key: str) -> Path:
-        """The folder of this very work, kept from an interrupted run; those of other keys are removed."""
-        folder = self.folder / WORK / f"{stage}-{key[:16]}"
-        self._clear(stage, keep=folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def place(self, stage: Stage) -> Path:
+        """Where a stage works, as its inputs are now; checkpoints that were made elsewhere may be put there."""
+        return self._place(stage, _key(stage, self._input_digests(stage))[1])
+
+    def _place(self, stage: Stage, key: str) -> Path:
+        return self.folder / WORK / f"{stage.name}-{key[:16]}"
 
     def _clear(self, stage: str, keep: Path | None = None) -> None:
         """Remove a stage's working folders, but for one."""
@@ -219,6 +220,12 @@ def open_workspace(folder: str | Path) -> Iterator[Workspace]:
         yield Workspace(folder)
     finally:
         os.close(descriptor)
+
+
+def _key(stage: Stage, inputs: Mapping[str, str | None]) -> tuple[dict[str, Any], str]:
+    """What a stage's result depends on, and its digest."""
+    noted = {"version": __version__, "config": digest(stage.config), "inputs": inputs}
+    return noted, hashlib.sha256(json.dumps([stage.name, noted], sort_keys=True).encode()).hexdigest()
 
 
 def _checked(stages: Sequence[Stage], until: str | None) -> Sequence[Stage]:
