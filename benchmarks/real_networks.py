@@ -44,10 +44,10 @@ class Recipe:
 
 RECIPES = {
     "en_us-W_30K": Recipe(856, 6, 21, 2, 0.5, "adam", 0.015),
-    "en_us-W_30K-paper": Recipe(856, 6, 21, 2, 0.5, "nesterov", 1.0, norm=1.0, schedule="constant"),
+    "en_us-W_30K-paper": Recipe(500, 6, 21, 2, 0.5, "nesterov", 1.0, norm=1.0, schedule="constant"),
     "en_us-P_4K-L": Recipe(382, 5, 25, 1, 0.2, "adam", 0.015),
-    "pt_br-W_30K": Recipe(357, 4, 32, 2, 0.2, "adam", 0.01),
-    "pt_br-P_4K-L": Recipe(300, 4, 40, 2, 0.1, "adam", 0.01),
+    "pt_br-W_30K": Recipe(500, 4, 32, 2, 0.2, "adam", 0.01),
+    "pt_br-P_4K-L": Recipe(330, 4, 40, 2, 0.15, "adam", 0.01),
 }
 
 
@@ -116,6 +116,8 @@ def train(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int 
 
     def tell(moment: Moment) -> None:
         if s := moment.scores:
+            if not s.perplexity < 1e5:
+                raise SystemExit(f"{name} diverged in round {moment.round}")
             print(
                 f"{name}: round {moment.round}, loss {moment.loss:.3f}, dev SLL^e {s.sll_e:.3f}, "
                 f"top-1 {s.top1 or float('nan'):.2f} %, {moment.tokens_per_second / 1e6:.2f}M tokens/s", flush=True,

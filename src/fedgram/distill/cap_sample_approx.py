@@ -161,12 +161,12 @@ class CasedNGramCounting:
         sentences = self.source.sample(samples, seed=self.seed)
         cased = casing.capitalize(sentences)
         s, a, q = visited_states(model.topology, sentences), casing.states(cased), visited_states(t, cased)
-        order = np.lexsort((q, a, s))
+        s, a, q = _sorted_triples(s, a, q)
         m, unigram = model.topology, np.zeros(len(self.source.vocabulary))
         unigram[m.label[: m.first_arc[1]]] = self.source.weight[: m.first_arc[1]]
         _add_cased_states(
             (t.first_arc, t.label, t.backoff), counts.summed, counts.visits, counts.source_visits,
-            s[order], a[order], q[order], (m.first_arc, m.label, m.backoff), self.source.weight, model.log_backoff,
+            s, a, q, (m.first_arc, m.label, m.backoff), self.source.weight, model.log_backoff,
             unigram, casing.uncased_id, casing.topology.backoff, _table(casing),
         )  # fmt: skip
         counts.add_entropy(None)
@@ -182,6 +182,18 @@ class CasedNGramCounting:
         whole = counts + self.zero()
         whole.summed[: len(labels)] += unigrams.astype(np.int64)
         return whole.counts()
+
+
+def _sorted_triples(s: IntArray, a: IntArray, q: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """By s, then a, then q: as one number where it has room for three, which is sorted ten times faster."""
+    bits_a, bits_q = int(a.max(initial=0)).bit_length(), int(q.max(initial=0)).bit_length()
+    if int(s.max(initial=0)).bit_length() + bits_a + bits_q > 63:
+        order = np.lexsort((q, a, s))
+        return s[order], a[order], q[order]
+    key = np.sort((s.astype(np.int64) << bits_a | a) << bits_q | q)
+    parts = key >> bits_a + bits_q, key >> bits_q & (1 << bits_a) - 1, key & (1 << bits_q) - 1
+    s, a, q = (part.astype(np.int32) for part in parts)
+    return s, a, q
 
 
 Arcs = tuple[LongArray, IntArray, IntArray]

@@ -7,7 +7,7 @@ same samples.
 - `WordNN2WFA` is CapSampleApprox of a network of words.
 - `PieceNN2WFA` lower-cases the topology, reads it piece by piece (B = M ∘ A), lets the network of word pieces count on
   it, brings the counts back to words, takes their KL minimum, and gives this uncased word model its capitals by
-  CapSampleApprox.
+  CapSampleApprox, with samples of that model.
 - `UncasedWordNN2WFA` does the same for a network of words, without pieces: it counts where the network computes, so
   that a GPU has all of the work.
 
@@ -33,6 +33,9 @@ from fedgram.distill.sample_approx import ONE_WORKER, CountingOptions, Fit, coun
 from fedgram.distill.source import NGramSource, SourceModel
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.text.wordpieces import WordPieces
+
+
+_BATCH = 1 << 17  # samples of an n-gram model, whose equal visits are counted once
 
 
 class NN2WFA(Protocol):
@@ -106,11 +109,13 @@ class PieceNN2WFA:
         *,
         pieces: WordPieces | None = None,
         samples: int,
+        capital_samples: int | None = None,
         seed: int,
         options: CountingOptions = ONE_WORKER,
     ) -> None:
         self.source, self.pieces, self.capitalizer = source, pieces, capitalizer
         self.samples, self.seed, self.options = samples, seed, options
+        self.capital_samples = capital_samples or samples
         lower = [lowercase_topology(model.topology, model.vocabulary) for model in topologies]
         self.words = self._known_words([words for _, words in lower])
         self.topologies = [self._word_topology(topology, words) for topology, words in lower]
@@ -144,8 +149,8 @@ class PieceNN2WFA:
         source = NGramSource(self.uncased(topology).model)
         casing = casing_of(self.capitalizer, source.vocabulary)
         T = cased_topology(topology, source, casing)
-        options = CountingOptions(self.options.workers, self.options.batch)
-        return cap_sample_approx(source, T, casing, samples=self.samples, seed=self.seed, options=options)
+        options = CountingOptions(self.options.workers, _BATCH, shard=_BATCH)
+        return cap_sample_approx(source, T, casing, samples=self.capital_samples, seed=self.seed, options=options)
 
 
 class UncasedWordNN2WFA(PieceNN2WFA):

@@ -35,6 +35,7 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
     positions = h.shape[1]
     block = max(16, triton.next_power_of_2(width))
     tile = min(128, max(16, _TILE // block))
+    whole = min(128, max(16, triton.next_power_of_2(positions)))
     tiles, vocabulary_tiles = triton.cdiv(positions, tile), triton.cdiv(size, _WORDS)
     splits = min(max(1, _PROGRAMS // (clients * tiles)), vocabulary_tiles)
     span = triton.cdiv(vocabulary_tiles, splits) * _WORDS
@@ -68,9 +69,9 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
     loss = level - (h * wanted).sum(dim=-1) - bias[rows, at]
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
-    step_kernel[clients, vocabulary_tiles](
-        operand, embedding, bias, level - share.log(), positions, size, width,
-        POSITIONS=32, **sizes, num_warps=4, num_stages=2,
+    step_kernel[clients, splits](
+        operand, embedding, bias, level - share.log(), positions, size, span, width,
+        TILES=triton.cdiv(positions, whole), POSITIONS=whole, **sizes, num_warps=4 if block <= 128 else 8,
     )  # fmt: skip
     _subtract(embedding, bias, at, h, -share)
     return loss, dh
@@ -103,12 +104,13 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, ad
     """As `explicit_step.multiply`."""
     clients, rows, inner = x.shape
     outer = weight.shape[2]
-    width, column = (32, 128) if weight.stride(2) == 1 else (64, 32)
+    along = weight.stride(2) == 1  # else the weight is transposed
+    width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
     multiply_kernel[clients, triton.cdiv(outer, column)](
         x, weight, x if scale is None else scale, out, rows, inner, outer,
         x.stride(0), 0 if scale is None else scale.stride(0), out.stride(0), *weight.stride(),
         SCALED=scale is not None, ADD=add, ROWS=max(16, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
-        PRECISION=PRECISION, num_warps=4,
+        PRECISION=PRECISION, num_warps=4 if along else 2,
     )  # fmt: skip
 
 
@@ -163,8 +165,8 @@ def _block(hidden: int) -> dict[str, int]:
 def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, scale: float) -> None:
     """Add factor·(stack − start) of all clients to a total in fixed point; a factor of 0 leaves a client out."""
     clients, size = stack.shape
-    add_changes_kernel[(triton.cdiv(size, 1024),)](
-        total, stack, start, factor.double(), clients, size, scale, BLOCK=1024
+    add_changes_kernel[(triton.cdiv(size, 256),)](
+        total, stack, start, factor.double(), clients, size, scale, CLIENTS=8, BLOCK=256
     )
 
 

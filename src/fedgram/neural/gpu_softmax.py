@@ -49,32 +49,46 @@ def attend_kernel(
 
 @triton.jit
 def step_kernel(
-    h_at, embedding_at, bias_at, level_at, positions, size,
-    width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    h_at, embedding_at, bias_at, level_at, positions, size, span,
+    width: tl.constexpr, TILES: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """For a tile of words: subtract pᵀ·h from the embedding, and p's sum over positions from the bias."""
-    client = tl.program_id(0).to(tl.int64)
+    """For a span of words, tile by tile: subtract pᵀ·h from the embedding, and p's sum over positions from the bias.
+
+    Positions that fit one tile are loaded once for all words; where they are more, again for every tile of words.
+    """
+    client, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    embedding_at += client * size * width
     bias_at += client * size
     h_at += client * positions * width
-    v, d = tl.program_id(1) * WORDS + tl.arange(0, WORDS), tl.arange(0, WIDTH)
-    at = embedding_at + client * size * width + v[:, None] * width + d[None, :]
-    inside = (v[:, None] < size) & (d[None, :] < width)
-    e = tl.load(at, inside, 0.0)
-    if PRECISION == "bf16":
-        e = e.to(tl.bfloat16)
-    bias = tl.load(bias_at + v, v < size, -1e30)
-    slope = tl.zeros((WORDS, WIDTH), tl.float32)
-    bias_slope = tl.zeros((WORDS,), tl.float32)
-    for first in range(0, positions, POSITIONS):
-        n = first + tl.arange(0, POSITIONS)
-        h = tl.load(h_at + n[:, None] * width + d[None, :], (n[:, None] < positions) & (d[None, :] < width), 0.0)
-        level = tl.load(level_at + client * positions + n, n < positions, float("inf"))
-        p = tl.exp(product_kernel(e, tl.trans(h), PRECISION) + (bias[:, None] - level[None, :]))
-        slope += product_kernel(p, h, PRECISION)
-        bias_slope += tl.sum(p, 1)
-    old = tl.load(at, inside, 0.0, cache_modifier=".cg")  # again, from the cache, so as not to keep it in registers
-    tl.store(at, old - slope, inside)
-    tl.store(bias_at + v, bias - bias_slope, v < size)
+    level_at += client * positions
+    d = tl.arange(0, WIDTH)
+    h, level = _positions(h_at, level_at, d, 0, positions, width, POSITIONS)
+    for first in tl.range(split * span, tl.minimum((split + 1) * span, size), WORDS, num_stages=1):
+        v = first + tl.arange(0, WORDS)
+        at = embedding_at + v[:, None] * width + d[None, :]
+        inside = (v[:, None] < size) & (d[None, :] < width)
+        old = tl.load(at, inside, 0.0)
+        bias = tl.load(bias_at + v, v < size, -1e30)
+        e = old.to(tl.bfloat16) if PRECISION == "bf16" else old
+        slope = tl.zeros((WORDS, WIDTH), tl.float32)
+        bias_slope = tl.zeros((WORDS,), tl.float32)
+        for tile in tl.static_range(TILES):
+            if TILES > 1:
+                h, level = _positions(h_at, level_at, d, tile * POSITIONS, positions, width, POSITIONS)
+            p = tl.exp(product_kernel(e, tl.trans(h), PRECISION) + (bias[:, None] - level[None, :]))
+            slope += product_kernel(p, h, PRECISION)
+            bias_slope += tl.sum(p, 1)
+        tl.store(at, old - slope, inside)
+        tl.store(bias_at + v, bias - bias_slope, v < size)
+
+
+@triton.jit
+def _positions(h_at, level_at, d, first, positions, width: tl.constexpr, POSITIONS: tl.constexpr):
+    """A tile of h, and its levels."""
+    n = first + tl.arange(0, POSITIONS)
+    h = tl.load(h_at + n[:, None] * width + d[None, :], (n[:, None] < positions) & (d[None, :] < width), 0.0)
+    return h, tl.load(level_at + n, n < positions, float("inf"))
 
 
 @triton.jit
@@ -126,19 +140,21 @@ def multiply_kernel(
 
 
 @triton.jit
-def add_changes_kernel(total_at, stack_at, start_at, factor_at, clients, size, scale, BLOCK: tl.constexpr):
+def add_changes_kernel(
+    total_at, stack_at, start_at, factor_at, clients, size, scale, CLIENTS: tl.constexpr, BLOCK: tl.constexpr
+):
     """For a block of weights: round every client's change to fixed point, and add."""
     k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = k < size
     start = tl.load(start_at + k, inside, 0.0)
     total = tl.load(total_at + k, inside, 0)
     rounder = 6755399441055744.0  # 1.5·2⁵²: adding and subtracting it rounds to whole numbers, halves to even
-    for client in range(clients):
-        factor = tl.load(factor_at + client)
-        change = (tl.load(stack_at + k, inside, 0.0) - start).to(tl.float64)
-        change = tl.where(factor != 0.0, factor * change * scale, 0.0)
-        total += ((change + rounder) - rounder).to(tl.int64)
-        stack_at += size
+    for first in range(0, clients, CLIENTS):
+        c = first + tl.arange(0, CLIENTS).to(tl.int64)
+        factor = tl.load(factor_at + c, c < clients, 0.0)[:, None]
+        new = tl.load(stack_at + c[:, None] * size + k[None, :], (c < clients)[:, None] & inside[None, :], 0.0)
+        change = tl.where(factor != 0.0, factor * (new - start[None, :]).to(tl.float64) * scale, 0.0)
+        total += tl.sum(((change + rounder) - rounder).to(tl.int64), 0)
     tl.store(total_at + k, total, inside)
 
 

@@ -137,13 +137,15 @@ class BudgetConfig:
 class DistillationConfig:
     """Algorithm 1: samples that are counted, and that a topology is inferred from; the longest inferred n-gram.
 
-    With `uncased_first` R_W is counted without capitals, which the n-gram models get afterwards, as by word pieces.
+    With `uncased_first` R_W is counted without capitals, which the n-gram models get afterwards, as by word pieces:
+    from `capital_samples` samples of the uncased n-gram model, or if that is not set, as many as of the network.
     """
 
     samples: AtLeastOne = 1_000_000
     infer_samples: AtLeastOne = 1_000_000
     order: Annotated[int, Between(1, 7)] = 4
     uncased_first: bool = False
+    capital_samples: AtLeastOne | None = None
 
 
 @dataclass(frozen=True, slots=True)

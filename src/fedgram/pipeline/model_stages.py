@@ -82,8 +82,11 @@ def words_way(
         casing = casing_of(capitalizer, R_W.vocabulary)
         write_ngram(infer_model(R_W, options, seed=seed, casing=casing), kept)
     inferred = read_ngram(kept)
-    nn2wfa = UncasedWordNN2WFA if config.uncased_first else WordNN2WFA
-    return nn2wfa(R_W, capitalizer, [A_W, inferred], **_counting(work, R_W, "W", config, seed, workers)), inferred
+    counting = _counting(work, R_W, "W", config, seed, workers)
+    if not config.uncased_first:
+        return WordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting), inferred
+    counting["capital_samples"] = config.capital_samples
+    return UncasedWordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting), inferred
 
 
 def pieces_way(
@@ -95,7 +98,7 @@ def pieces_way(
     """
     R_P, A_W = _open(work, "R_P.safetensors", device), read_ngram(work.read("A_W.ngram"))
     inferred, pieces = read_ngram(work.read("A_W_i.ngram")), load_pieces(work.read("pieces.model"))
-    counting = _counting(work, R_P, "P", config, seed, workers)
+    counting = _counting(work, R_P, "P", config, seed, workers) | {"capital_samples": config.capital_samples}
     return PieceNN2WFA(R_P, Capitalizer(A_W), [A_W, inferred], pieces=pieces, **counting), inferred
 
 
