@@ -34,7 +34,6 @@ from fedgram.distill.source import NGramSource, SourceModel
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.text.wordpieces import WordPieces
 
-
 _BATCH = 1 << 17  # samples of an n-gram model, whose equal visits are counted once
 
 
