@@ -145,7 +145,7 @@ class HFSource:
         for tile in walk(self.decoder, samples, seed=seed, max_length=self.max_length):
             sample, row = tile.sample.cpu().numpy(), tile.row.cpu().numpy()
             token, p = tile.label.cpu().numpy(), tile.probabilities(self._size).cpu().numpy().astype(np.float64)
-            if tile.position == 0:
+            if tile.position[0] == 0:  # all walk together
                 yield self._step(said, sample, row, self.first_label[token], _by_label(p, self.first_label, self._size))
                 said[sample] += 1
                 continue

@@ -29,12 +29,14 @@ class NetworkSource:
 
     has_unknown = True
     batch = shard = SHARD
+    at_once: int | None = None
 
     def __init__(self, network: Network, device: torch.device | str = "cpu", *, max_length: int = MAX_LENGTH) -> None:
         self.network, self.max_length = network, max_length
         self.decoder = _decoder(network, torch.device(device))
         if self.decoder.device.type != "cpu":
-            self.batch = self.shard = 128 * SHARD
+            self.at_once = 128 * SHARD
+            self.batch = self.shard = 4 * self.at_once
 
     @property
     def most_threads(self) -> int:
@@ -54,7 +56,7 @@ class NetworkSource:
 
     def sample(self, samples: range, *, seed: int) -> Ragged:
         """Sentences by number."""
-        return sample_labels(self.decoder, samples, seed=seed, max_length=self.max_length)
+        return sample_labels(self.decoder, samples, seed=seed, max_length=self.max_length, at_once=self.at_once)
 
     def counting(self, topology: Topology, seed: int) -> Counting:
         """In compiled code on the CPU, where the network is elsewhere."""
@@ -65,14 +67,19 @@ class NetworkSource:
     def tiles(self, samples: range, *, seed: int, follower: Follower) -> Iterator[Tile]:
         """The walk where the network is, drawn there as well."""
         draw = draw_in_tensors if self.decoder.device.type == "cpu" else None
-        return walk(self.decoder, samples, seed=seed, max_length=self.max_length, draw=draw, follower=follower)
+        return walk(
+            self.decoder, samples, seed=seed, max_length=self.max_length, draw=draw, follower=follower,
+            at_once=self.at_once,
+        )  # fmt: skip
 
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
         """Position by position; samples with the same words so far share a row."""
         for tile in walk(self.decoder, samples, seed=seed, sentences=sentences, max_length=self.max_length):
             label, p = tile.label.cpu().numpy().astype(np.int32), tile.probabilities(self.decoder.labels).cpu().numpy()
-            sample, row, entropy = (a.cpu().numpy() for a in (tile.sample, tile.row, tile.entropy))
-            yield Step(tile.position, sample, row, label, p, entropy)
+            position, sample, row, entropy = (
+                a.cpu().numpy() for a in (tile.position, tile.sample, tile.row, tile.entropy)
+            )
+            yield Step(position, sample, row, label, p, entropy)
 
     def __repr__(self) -> str:
         return f"NetworkSource({self.network.shape}, {self.decoder.device})"

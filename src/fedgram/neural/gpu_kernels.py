@@ -18,7 +18,9 @@ from fedgram.neural.gpu_softmax import (
     attend_kernel,
     change_squares_kernel,
     multiply_kernel,
+    spread_kernel,
     step_kernel,
+    subtract_product_kernel,
     subtract_rows_kernel,
 )
 
@@ -104,13 +106,26 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, ad
     """As `explicit_step.multiply`."""
     clients, rows, inner = x.shape
     outer = weight.shape[2]
-    along = weight.stride(2) == 1  # else the weight is transposed
-    width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
-    multiply_kernel[clients, triton.cdiv(outer, column)](
+    tile, along = min(128, max(16, triton.next_power_of_2(rows))), weight.stride(2) == 1  # else it is transposed
+    if tile > 16:
+        width, column, warps = 32, 128, 8
+    elif along:
+        width, column, warps = 32, 256 if outer > 256 else 128, 4
+    else:
+        width, column, warps = 128, 32, 2
+    multiply_kernel[clients, triton.cdiv(outer, column), triton.cdiv(rows, tile)](
         x, weight, x if scale is None else scale, out, rows, inner, outer,
         x.stride(0), 0 if scale is None else scale.stride(0), out.stride(0), *weight.stride(),
-        SCALED=scale is not None, ADD=add, ROWS=max(16, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
-        PRECISION=PRECISION, num_warps=4 if along else 2,
+        SCALED=scale is not None, ADD=add, ROWS=tile, INNER=width, OUTER=column, PRECISION=PRECISION, num_warps=warps,
+    )  # fmt: skip
+
+
+def subtract_product(weight: Tensor, left: Tensor, right: Tensor) -> None:
+    """As `explicit_step.subtract_product`."""
+    clients, inner, outer = weight.shape
+    subtract_product_kernel[clients, triton.cdiv(inner, 128), triton.cdiv(outer, 128)](
+        weight, left.contiguous(), right.contiguous(), left.shape[1], inner, outer,
+        POSITIONS=32, INNER=128, OUTER=128, PRECISION=PRECISION, num_warps=8,
     )  # fmt: skip
 
 
@@ -144,7 +159,7 @@ def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) ->
     sums = dict(zip(_VECTORS, map(a.new_empty, (gate, gate, gate, cell, cell)), strict=True))
     vector_gradients_kernel[clients, 4](
         a, b, c, dz, dn, *_vectors(sums), c.stride(0), positions, hidden,
-        BLOCK=triton.next_power_of_2(hidden), num_warps=2,
+        **_block(hidden),
     )  # fmt: skip
     return sums
 
@@ -159,7 +174,13 @@ def _vectors(layer: Weights) -> tuple[Tensor, ...]:
 def _block(hidden: int) -> dict[str, int]:
     """A row's tile: few warps, so that sums along it stay within one."""
     block = triton.next_power_of_2(hidden)
-    return {"BLOCK": block, "num_warps": max(1, block // 512)}
+    return {"BLOCK": block, "num_warps": max(1, block // 1024)}
+
+
+def spread(stack: Tensor, start: Tensor) -> None:
+    """Put every client's weights at the start."""
+    size = start.numel()
+    spread_kernel[(triton.cdiv(size, 1024),)](stack, start.contiguous(), len(stack), size, BLOCK=1024)
 
 
 def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, scale: float) -> None:

@@ -78,12 +78,12 @@ def draw_in_kernels(scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None
     return label, entropy, None, scores
 
 
-def uniforms(key: np.uint64, first: int, alive: Tensor, position: int) -> Tensor:
-    """`core.random.uniform_at` of samples `first + alive`."""
+def uniforms(key: np.uint64, first: int, alive: Tensor, position: Tensor) -> Tensor:
+    """`core.random.uniform_at` of samples `first + alive` at their positions."""
     u = torch.empty(len(alive), dtype=torch.float64, device=alive.device)
     bits = int(key.astype(np.int64))  # a signed number has one type whatever its size
     _uniform_kernel[(triton.cdiv(len(alive), 256),)](
-        torch.tensor([bits], device=alive.device), alive, u, len(alive), first, position, BLOCK=256
+        torch.tensor([bits], device=alive.device), alive, position, u, len(alive), first, BLOCK=256
     )
     return u
 
@@ -143,13 +143,14 @@ def _draw_kernel(fixed_at, until_at, row_at, u_at, label_at, labels, stride, BLO
     tl.store(label_at + i, (chosen * BLOCK + tl.sum((inner <= target).to(tl.int32), 0)).to(tl.int64))
 
 
-@triton.jit(do_not_specialize=["count", "first", "position"])
-def _uniform_kernel(key_at, alive_at, u_at, count, first, position, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["count", "first"])
+def _uniform_kernel(key_at, alive_at, position_at, u_at, count, first, BLOCK: tl.constexpr):
     """Philox 4×64-10 with the counter (position / 4, sample, 0, 0) and the key (key, 0)."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     sample = tl.load(alive_at + i, i < count, 0) + first
+    position = tl.load(position_at + i, i < count, 0)
     zero = (sample * 0).to(tl.uint64)
-    c0, c1, c2, c3 = zero + (position >> 2).to(tl.uint64), sample.to(tl.uint64), zero, zero
+    c0, c1, c2, c3 = (position >> 2).to(tl.uint64), sample.to(tl.uint64), zero, zero
     k0, k1 = zero + tl.load(key_at).to(tl.uint64), zero
     m0, m1 = zero + 0xD2E7470EE14C6C93, zero + 0xCA5A826395121157
     for _ in tl.static_range(10):

@@ -7,8 +7,7 @@ They are kept, with the graphs, between calls, as long as these fit. Clients tha
 which leave their weights alone.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -63,7 +62,7 @@ class RecordedSteps:
     def begin(self, start: Weights, rate: float) -> None:
         """Put every client at the start."""
         for name, w in start.items():
-            self.stack[name].copy_(w.expand_as(self.stack[name]))
+            gpu_kernels.spread(self.stack[name], w)
         self.loss.zero_()
         self.rate.fill_(rate)
 
@@ -91,15 +90,4 @@ class RecordedSteps:
     def _descend(self, clients: int) -> None:
         own = {name: w[:clients] for name, w in self.stack.items()}
         batch = self.words[:clients], self.targets[:clients]
-        with _tf32():  # of the products that are torch's; those of the kernels are in bf16
-            self.loss[:clients] += explicit_step.descend(self.shape, own, *batch, self.rate, gpu_kernels)
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+        self.loss[:clients] += explicit_step.descend(self.shape, own, *batch, self.rate, gpu_kernels)

@@ -14,6 +14,7 @@ number of rows; on a GPU in kernels where they can be used (`neural/gpu_sampling
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -137,7 +138,7 @@ class Tile:
         cost: The sum of its costs over the rows.
     """
 
-    position: int
+    position: Tensor
     sample: Tensor
     row: Tensor
     label: Tensor
@@ -165,25 +166,38 @@ def walk(
     max_length: int = MAX_LENGTH,
     draw: "Draw | None" = None,
     follower: Follower | None = None,
+    at_once: int | None = None,
 ) -> Iterator[Tile]:
     """Go through the samples of these numbers, or through `sentences` that have been drawn already.
 
-    `draw` says how to draw; by default as is fastest on the device. The labels are the same.
+    `draw` says how to draw; by default as is fastest on the device. The labels are the same. At most half as many
+    again as `at_once` walk at a time: when half of those are done the next set out, so that long sentences do not keep
+    the others waiting; by default all walk together.
     """
     device, draw = decoder.device, draw or _fastest(decoder)
     tile, key = CPU_TILE if device.type == "cpu" else DEVICE_TILE, stream_key(seed, "sample")
-    alive = torch.arange(len(samples), device=device)  # by row
-    row, parent = torch.zeros_like(alive), torch.zeros(1, dtype=torch.int64, device=device)
-    read, state = torch.full_like(parent, decoder.begin), decoder.initial(1)
-    place = torch.full_like(parent, follower.start if follower else 0)
-    for position in range(max_length + 1):
+    given = _Given(sentences, decoder.end, device) if sentences else None
+    at_once = at_once or len(samples)
+    admitted = 0
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    alive, said, row, parent, read, place, state = none, none, none, none, none, none, decoder.initial(1)
+    for step in count():
+        if admitted < len(samples) and len(alive) <= at_once // 2:
+            new = torch.arange(admitted, min(admitted + at_once, len(samples)), device=device)
+            if admitted:
+                state = tuple(torch.cat(parts) for parts in zip(state, decoder.initial(1), strict=True))
+            alive, said = torch.cat([alive, new]), torch.cat([said, torch.zeros_like(new)])
+            row = torch.cat([row, torch.full_like(new, len(read))])
+            last, begin, start = len(state[0]) - 1, decoder.begin, follower.start if follower else 0
+            parent, read, place = (
+                torch.cat([x, x.new_tensor([n])]) for x, n in ((parent, last), (read, begin), (place, start))
+            )
+            admitted += len(new)
         if not len(alive):
             return
         rows = len(read)
-        given = _given(sentences, position, decoder.end).to(device)[alive] if sentences else None
-        if position == max_length:
-            given = torch.full_like(alive, decoder.end)
-        u = _uniforms(key, samples, alive, position)
+        known = given.at(alive, said) if given else None
+        u = _uniforms(key, samples, alive, said)
         cuts = torch.arange(0, rows + tile, tile, device=device)
         costs = torch.nn.functional.pad((follower.cost(place) if follower else place).cumsum(0), (1, 0))
         bounds, costs_until = torch.stack([torch.searchsorted(row, cuts), costs[cuts.clamp(max=rows)]]).tolist()
@@ -194,52 +208,64 @@ def walk(
             at = torch.arange(first, until, device=device).clamp_(max=rows - 1)
             with torch.inference_mode():
                 after, scores = decoder.step(tuple(s[parent[at]] for s in state), read[at])
-                said = None if given is None else given[own]
-                label, entropy, p, fixed = draw(scores[:n], row[own] - first, u[own], said)
+                label, entropy, p, fixed = draw(
+                    scores[:n], row[own] - first, u[own], None if known is None else known[own]
+                )
+                if step >= max_length:
+                    label = torch.where(said[own] >= max_length, decoder.end, label)
             states.append(tuple(s[:n] for s in after))
             labels.append(label)
             here, cost = place[first : first + n], costs_until[t + 1] - costs_until[t]
-            yield Tile(position, alive[own], row[own] - first, label, p, entropy, fixed, here, cost)
+            yield Tile(said[own], alive[own], row[own] - first, label, p, entropy, fixed, here, cost)
         state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
         label = torch.cat(labels)
-        goes_on = label != decoder.end
-        alive, pair = alive[goes_on], row[goes_on] * decoder.labels + label[goes_on]
+        goes_on = (label != decoder.end).nonzero().squeeze(1)
+        alive, said, pair = alive[goes_on], said[goes_on] + 1, row[goes_on] * decoder.labels + label[goes_on]
         pairs, row = torch.unique(pair, return_inverse=True)
         row, order = torch.sort(row, stable=True)
-        alive, parent, read = alive[order], pairs // decoder.labels, pairs % decoder.labels
+        alive, said, parent, read = alive[order], said[order], pairs // decoder.labels, pairs % decoder.labels
         place = follower.go(place[parent], read) if follower else torch.zeros_like(parent)
 
 
-def sample_labels(decoder: Decoder, samples: range, *, seed: int, max_length: int = MAX_LENGTH) -> Ragged:
+def sample_labels(
+    decoder: Decoder, samples: range, *, seed: int, max_length: int = MAX_LENGTH, at_once: int | None = None
+) -> Ragged:
     """The samples of these numbers, without the end, cut at `max_length` labels."""
-    tiles = [(tile.sample, tile.label) for tile in walk(decoder, samples, seed=seed, max_length=max_length)]
-    samples_of, said = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+    tiles = walk(decoder, samples, seed=seed, max_length=max_length, at_once=at_once)
+    samples_of, said = (torch.cat(parts) for parts in zip(*((tile.sample, tile.label) for tile in tiles), strict=True))
     goes_on = said != decoder.end
     place, order = torch.sort(samples_of[goes_on], stable=True)
     offsets = torch.searchsorted(place, torch.arange(len(samples) + 1, device=place.device))
     return Ragged(said[goes_on][order].to(torch.int32).cpu().numpy(), offsets.cpu().numpy())
 
 
-def _given(sentences: Ragged, position: int, end: int) -> Tensor:
-    """What every sentence says at a position, the end where there is no more."""
-    at, said = sentences.offsets[:-1] + position, np.append(sentences.values, end).astype(np.int64)
-    return torch.from_numpy(said[np.where(at < sentences.offsets[1:], at, len(sentences.values))])
+class _Given:
+    """Sentences that have been drawn already, on a device."""
+
+    def __init__(self, sentences: Ragged, end: int, device: torch.device) -> None:
+        self.offsets = torch.from_numpy(sentences.offsets).to(device)
+        self.labels = torch.from_numpy(np.append(sentences.values, end).astype(np.int64)).to(device)
+
+    def at(self, sample: Tensor, position: Tensor) -> Tensor:
+        """What each says at its position, the end where there is no more."""
+        place = self.offsets[sample] + position
+        return self.labels[torch.where(place < self.offsets[sample + 1], place, len(self.labels) - 1)]
 
 
-def _uniforms(key: np.uint64, samples: range, alive: Tensor, position: int) -> Tensor:
-    """The numbers of this position."""
+def _uniforms(key: np.uint64, samples: range, alive: Tensor, position: Tensor) -> Tensor:
+    """The numbers of the samples at their positions."""
     if alive.device.type == "cuda":
         from fedgram.neural.gpu_sampling import uniforms
 
         return uniforms(key, samples.start, alive, position)
-    return torch.from_numpy(_uniforms_at(key, alive.numpy() + samples.start, position))
+    return torch.from_numpy(_uniforms_at(key, alive.numpy() + samples.start, position.numpy()))
 
 
 @kernel
-def _uniforms_at(key: np.uint64, samples: LongArray, position: int) -> FloatArray:
+def _uniforms_at(key: np.uint64, samples: LongArray, position: LongArray) -> FloatArray:
     result = np.empty(len(samples))
     for i in range(len(samples)):
-        result[i] = uniform_at(key, samples[i], position)
+        result[i] = uniform_at(key, samples[i], position[i])
     return result
 
 

@@ -16,7 +16,7 @@ from fedgram.neural.sampling import RecurrentDecoder, draw_in_tensors, sample_la
 CPU = torch.device("cpu")
 key, alive = stream_key(5, "sample"), torch.tensor([0, 3, 4, 700])
 for position in (0, 1, 6, 7, 30):
-    u = gpu_sampling.uniforms(key, 11, alive, position)
+    u = gpu_sampling.uniforms(key, 11, alive, alive * 0 + position)
     assert u.tolist() == [uniform_at(key, 11 + i, position) for i in alive.tolist()]
 
 for seed, layers in ((1, 1), (2, 2)):

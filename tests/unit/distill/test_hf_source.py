@@ -63,9 +63,9 @@ def test_labels_make_up_the_probabilities_of_tokens(source: Any) -> None:
             with torch.no_grad():
                 p = model(torch.tensor([tokens[sample]])).logits[0, -1].softmax(0).numpy()
             allowed = p[source.token_ends].sum() if token == 0 else p[token]
-            if tile.position == 0:  # with or without the mark
+            if tile.position[0] == 0:  # with or without the mark
                 allowed = p[source.first_label == source.first_label[token]].sum()
-            log_p[sample] += np.log(allowed) if tile.position < 12 else 0.0
+            log_p[sample] += np.log(allowed) if tile.position[0] < 12 else 0.0
             tokens[sample].append(token)
     for step in source.walk(range(30), seed=2):
         np.testing.assert_allclose(step.p.sum(axis=1), 1.0, atol=1e-6)

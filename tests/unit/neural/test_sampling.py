@@ -35,15 +35,16 @@ def test_every_visit_has_the_probabilities_of_its_prefix(shape: dict[str, Any]) 
     key, seen = stream_key(3, "sample"), np.zeros(40, int)
     expected = [probabilities(network, list(map(int, words))) for words in sentences]
     for tile in walk(decoder, range(5, 45), seed=3, max_length=12):
-        for sample, row, label in zip(tile.sample.tolist(), tile.row.tolist(), tile.label.tolist(), strict=True):
-            p, want = tile.probabilities(decoder.labels)[row].numpy(), expected[sample][tile.position]
+        columns = (tile.sample, tile.row, tile.label, tile.position)
+        for sample, row, label, position in zip(*(a.tolist() for a in columns), strict=True):
+            p, want = tile.probabilities(decoder.labels)[row].numpy(), expected[sample][position]
             np.testing.assert_allclose(p, want, atol=2e-6)
             assert p[BOS] == 0.0
             assert float(tile.entropy[row]) == pytest.approx(-(want * np.log(np.maximum(want, 1e-99))).sum(), abs=1e-4)
-            said = [*sentences[sample].tolist(), EOS][tile.position]
+            said = [*sentences[sample].tolist(), EOS][position]
             assert label == said
-            u, below = uniform_at(key, sample + 5, tile.position), np.cumsum(want)
-            cut = tile.position == 12
+            u, below = uniform_at(key, sample + 5, position), np.cumsum(want)
+            cut = position == 12
             assert cut or below[label] - want[label] - 1e-5 <= u <= below[label] + 1e-5
             seen[sample] += 1
     np.testing.assert_array_equal(seen, np.diff(sentences.offsets) + 1)
@@ -62,12 +63,19 @@ def test_samples_and_rows_are_the_same_bits_from_any_batches(shape: dict[str, An
         np.testing.assert_array_equal(whole.offsets, together.offsets)
     rows = {}
     for tile in walk(decoder, range(300), seed=4, max_length=9):
-        for sample, row in zip(tile.sample.tolist(), tile.row.tolist(), strict=True):
-            rows[sample, tile.position] = tile.probabilities(300)[row].numpy().tobytes()
+        for sample, row, position in zip(*(a.tolist() for a in (tile.sample, tile.row, tile.position)), strict=True):
+            rows[sample, position] = tile.probabilities(300)[row].numpy().tobytes()
     for first in range(0, 300, 50):
-        for tile in walk(decoder, range(first, first + 50), seed=4, max_length=9):
-            for sample, row in zip(tile.sample.tolist(), tile.row.tolist(), strict=True):
-                assert tile.probabilities(300)[row].numpy().tobytes() == rows[first + sample, tile.position]
+        for at_once in (None, 7, 30):
+            seen = 0
+            for tile in walk(decoder, range(first, first + 50), seed=4, max_length=9, at_once=at_once):
+                columns = tile.sample, tile.row, tile.position
+                for sample, row, position in zip(*(a.tolist() for a in columns), strict=True):
+                    assert tile.probabilities(300)[row].numpy().tobytes() == rows[first + sample, position]
+                    seen += 1
+            assert seen == whole.offsets[first + 50] - whole.offsets[first] + 50
+        some = sample_labels(decoder, range(first, first + 50), seed=4, max_length=9, at_once=20)
+        np.testing.assert_array_equal(some.values, whole.values[whole.offsets[first] : whole.offsets[first + 50]])
     assert not np.array_equal(whole.values, sample_labels(decoder, range(300), seed=5, max_length=9).values)
 
 
