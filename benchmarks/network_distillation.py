@@ -68,6 +68,7 @@ def main() -> None:
     def told(task: str, seconds: float, positions: int | None = None) -> None:
         rate = f"{positions / seconds:,.0f} positions/s" if positions else ""
         rows.append({"task": task, "seconds": round(seconds, 2), "rate": rate})
+        print(f"{task}: {seconds:.2f} s {rate}", flush=True)
 
     source.sample(range(100), seed=5)
     options = InferenceOptions(samples=given.infer_samples, max_ngrams=given.max_ngrams, workers=given.workers)
@@ -88,7 +89,7 @@ def main() -> None:
         f"KL minimum: {fitted.before - (entropy or 0):.3f} → {fitted.after - (entropy or 0):.3f} nats a sentence", took
     )
     if device.type == "cuda":
-        for part, share in shares(lambda: count_samples(counting, min(given.samples, source.shard), how)).items():
+        for part, share in shares(lambda: count_samples(counting, min(given.samples, 1 << 19), how)).items():
             rows.append({"task": f"… of the GPU's time: {part}", "rate": f"{share:.1%}"})
     save("network_distillation", rows)
 
@@ -102,7 +103,7 @@ def shares(work: Callable[[], object]) -> dict[str, float]:
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         work()
         torch.cuda.synchronize()
-    seconds = perf_counter() - began
+        seconds = perf_counter() - began
     spent: dict[str, float] = {}
     for event in trace.key_averages():
         part = next((p for name, p in PARTS.items() if name in event.key), "other")

@@ -79,12 +79,13 @@ def _forward(layer: Weights, x: Tensor, keep: Tensor, inner: Any) -> _Pass:
     clients, length, rows, width = x.shape
     hidden = layer["cell_bias"].shape[-1]
     U, P = inner.prepare(layer["recurrent"].squeeze(1)), inner.prepare(layer["projection"])
-    a, b = x.new_empty(2, clients, length, rows, 3 * hidden)
-    inner.multiply(x.flatten(1, 2), layer["input"].squeeze(1), None, a.flatten(1, 2))
-    h = x.new_empty(clients, length, rows, hidden)
+    a = torch.bmm(x.flatten(1, 2), layer["input"].squeeze(1)).view(clients, length, rows, -1)
+    b, h = torch.empty_like(a), x.new_empty(clients, length, rows, hidden)
     r, c = x.new_zeros(clients, length + 1, rows, width), x.new_zeros(clients, length + 1, rows, hidden)
+    b[:, 0] = 0.0
     for t in range(length):
-        inner.multiply(r[:, t], U, keep[:, t], b[:, t])
+        if t:
+            inner.multiply(r[:, t], U, keep[:, t], b[:, t])
         inner.gates_forward(layer, a[:, t], b[:, t], keep[:, t], c[:, t], c[:, t + 1], h[:, t])
         inner.multiply(h[:, t], P, None, r[:, t + 1])
     return _Pass(x, a, b, h, r, c, U, P)
@@ -104,12 +105,11 @@ def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, inner: An
     a, b, da, db, dz, dn, dr = (y.flatten(1, 2) for y in (made.a, made.b, da, db, dz, dn, dr))
     slopes = inner.vector_gradients(a, b, made.c[:, 1:].flatten(1, 2), dz, dn)
     W, r_in = layer["input"].squeeze(1), made.r[:, :-1] * keep.unsqueeze(-1)
-    dx = dout.clone()
-    inner.multiply(da, W.mT, None, dx.flatten(1, 2), add=True)
+    dx = torch.baddbmm(dout.flatten(1, 2), da, W.mT).view(dout.shape)
     for weight, left, right in (
         (W, made.x, da), (layer["recurrent"].squeeze(1), r_in, db), (layer["projection"], made.h, dr)
     ):  # fmt: skip
-        inner.subtract_product(weight, left.flatten(1, 2), right)
+        weight.baddbmm_(left.flatten(1, 2).mT, right, alpha=-1)
     for name, slope in slopes.items():
         layer[name].sub_(slope)
     return dx
@@ -126,15 +126,10 @@ def prepare(weight: Tensor) -> Tensor:
 
 
 def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
-    """Write, or add, x·W, each row times its scale."""
+    """Write, or add, x·W of one moment, each row times its scale."""
     if scale is not None:
         x = x * scale.unsqueeze(-1)
     torch.baddbmm(out, x, weight, beta=int(add), out=out)
-
-
-def subtract_product(weight: Tensor, left: Tensor, right: Tensor) -> None:
-    """Take the step W ← W − leftᵀ·right, a sum over positions."""
-    weight.baddbmm_(left.mT, right, alpha=-1)
 
 
 def gates_forward(

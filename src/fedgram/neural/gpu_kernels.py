@@ -18,9 +18,9 @@ from fedgram.neural.gpu_softmax import (
     attend_kernel,
     change_squares_kernel,
     multiply_kernel,
+    round_kernel,
     spread_kernel,
     step_kernel,
-    subtract_product_kernel,
     subtract_rows_kernel,
 )
 
@@ -98,34 +98,24 @@ def prepare(weight: Tensor) -> Tensor:
     if PRECISION != "bf16":
         return weight
     clients, inner, outer = weight.shape
-    padded = weight.new_empty(clients, inner, triton.cdiv(outer, 8) * 8, dtype=torch.bfloat16)[:, :, :outer]
-    return padded.copy_(weight)
+    stride = triton.cdiv(outer, 8) * 8
+    padded = weight.new_empty(clients, inner, stride, dtype=torch.bfloat16)
+    round_kernel[(clients * inner,)](
+        padded, weight, outer, stride, BLOCK=triton.next_power_of_2(outer), num_warps=4 if outer > 512 else 1
+    )
+    return padded[:, :, :outer]
 
 
 def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
     """As `explicit_step.multiply`."""
     clients, rows, inner = x.shape
-    outer = weight.shape[2]
-    tile, along = min(128, max(16, triton.next_power_of_2(rows))), weight.stride(2) == 1  # else it is transposed
-    if tile > 16:
-        width, column, warps = 32, 128, 8
-    elif along:
-        width, column, warps = 32, 256 if outer > 256 else 128, 4
-    else:
-        width, column, warps = 128, 32, 2
-    multiply_kernel[clients, triton.cdiv(outer, column), triton.cdiv(rows, tile)](
+    outer, along = weight.shape[2], weight.stride(2) == 1  # else it is transposed
+    width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
+    multiply_kernel[clients, triton.cdiv(outer, column)](
         x, weight, x if scale is None else scale, out, rows, inner, outer,
         x.stride(0), 0 if scale is None else scale.stride(0), out.stride(0), *weight.stride(),
-        SCALED=scale is not None, ADD=add, ROWS=tile, INNER=width, OUTER=column, PRECISION=PRECISION, num_warps=warps,
-    )  # fmt: skip
-
-
-def subtract_product(weight: Tensor, left: Tensor, right: Tensor) -> None:
-    """As `explicit_step.subtract_product`."""
-    clients, inner, outer = weight.shape
-    subtract_product_kernel[clients, triton.cdiv(inner, 128), triton.cdiv(outer, 128)](
-        weight, left.contiguous(), right.contiguous(), left.shape[1], inner, outer,
-        POSITIONS=32, INNER=128, OUTER=128, PRECISION=PRECISION, num_warps=8,
+        SCALED=scale is not None, ADD=add, ROWS=max(16, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
+        PRECISION=PRECISION, num_warps=4 if along else 2,
     )  # fmt: skip
 
 

@@ -118,9 +118,9 @@ def multiply_kernel(
     SCALED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """For a client, a block of columns and a block of rows: out = x·W. Where rows are few, reading W is the work."""
+    """For a client and a block of columns: out = x·W, where x has few rows, so that reading W is the work."""
     client = tl.program_id(0).to(tl.int64)
-    row, column = tl.program_id(2) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * OUTER + tl.arange(0, OUTER)
+    row, column = tl.arange(0, ROWS), tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     x_at += client * x_stride
     weight_at += client * weight_stride
     total = tl.zeros((ROWS, OUTER), tl.float32)
@@ -140,27 +140,11 @@ def multiply_kernel(
 
 
 @triton.jit
-def subtract_product_kernel(
-    weight_at, left_at, right_at, positions, inner, outer,
-    POSITIONS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """For a client and a tile of its weight: W − leftᵀ·right."""
-    client = tl.program_id(0).to(tl.int64)
-    row, column = tl.program_id(1) * INNER + tl.arange(0, INNER), tl.program_id(2) * OUTER + tl.arange(0, OUTER)
-    left_at += client * positions * inner
-    right_at += client * positions * outer
-    slope = tl.zeros((INNER, OUTER), tl.float32)
-    for first in range(0, positions, POSITIONS):
-        n = first + tl.arange(0, POSITIONS)
-        left = tl.load(
-            left_at + n[None, :] * inner + row[:, None], (n[None, :] < positions) & (row[:, None] < inner), 0.0
-        )
-        inside = (n[:, None] < positions) & (column[None, :] < outer)
-        right = tl.load(right_at + n[:, None] * outer + column[None, :], inside, 0.0)
-        slope += product_kernel(left, right, PRECISION)
-    at = weight_at + client * inner * outer + row[:, None] * outer + column[None, :]
-    inside = (row[:, None] < inner) & (column[None, :] < outer)
-    tl.store(at, tl.load(at, inside, 0.0) - slope, inside)
+def round_kernel(out_at, weight_at, width, stride, BLOCK: tl.constexpr):
+    """A program a row: copy it in half the bytes."""
+    row, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    weight = tl.load(weight_at + row * width + k, k < width, 0.0)
+    tl.store(out_at + row * stride + k, weight.to(tl.bfloat16), k < width)
 
 
 @triton.jit

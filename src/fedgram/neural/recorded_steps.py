@@ -7,7 +7,8 @@ They are kept, with the graphs, between calls, as long as these fit. Clients tha
 which leave their weights alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -90,4 +91,15 @@ class RecordedSteps:
     def _descend(self, clients: int) -> None:
         own = {name: w[:clients] for name, w in self.stack.items()}
         batch = self.words[:clients], self.targets[:clients]
-        self.loss[:clients] += explicit_step.descend(self.shape, own, *batch, self.rate, gpu_kernels)
+        with _tf32():  # of the products that are torch's; those of the kernels are in bf16
+            self.loss[:clients] += explicit_step.descend(self.shape, own, *batch, self.rate, gpu_kernels)
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -31,6 +31,14 @@ for name in stacks[0]:
     changed, first = stacks[0][name].reshape(2, -1), stacks[1][name][0].flatten() * 0.9
     squares = gpu_kernels.change_squares(changed, first)
     torch.testing.assert_close(squares.float(), (changed - first).square().sum(1), rtol=1e-5, atol=1e-6)
+    spread = torch.zeros_like(changed)
+    gpu_kernels.spread(spread, first)
+    assert torch.equal(spread, first.expand_as(spread))
+gpu_kernels.PRECISION = "bf16"
+matrix = torch.randn(2, 5, 13)
+prepared = gpu_kernels.prepare(matrix)
+assert prepared.stride(1) % 8 == 0 and prepared.dtype == torch.bfloat16
+torch.testing.assert_close(prepared.float(), matrix, rtol=1e-2, atol=0.0)
 """
 
 
