@@ -2,11 +2,12 @@
 
     python -m benchmarks.real_networks pack users.parquet supplement.txt U.unigrams -o en_us.npz   (beside the text)
     python -m benchmarks.real_networks train en_us-W_30K en_us.npz [--pieces P.model] -o FOLDER    (beside the GPU)
+    python -m benchmarks.real_networks precision en_us-W_30K en_us.npz -o FOLDER                   (bf16 against float32)
     python -m benchmarks.real_networks show FOLDER… -o docs/results                                (curves and a table)
 
-The GPU's machine needs torch, triton, numpy, numba and safetensors alone. `RECIPES` has the settings: those of the
-English networks and of pt_br-W_30K were found on dev users; en_us-W_30K-paper is the paper's server, and pt_br-P_4K-L a
-guess that has not been tried. The supplement is read as `fedgram data normalize --uncased` writes it.
+The GPU's machine needs torch, triton, numpy, numba and safetensors alone. `RECIPES` has the settings, which were found
+on dev users; en_us-W_30K-paper is the paper's server, which diverges. The supplement is read as `fedgram data normalize
+--uncased` writes it.
 """
 
 import argparse
@@ -43,8 +44,8 @@ class Recipe:
 
 
 RECIPES = {
-    "en_us-W_30K": Recipe(856, 6, 21, 2, 0.5, "adam", 0.015),
-    "en_us-W_30K-paper": Recipe(500, 6, 21, 2, 0.5, "nesterov", 1.0, norm=1.0, schedule="constant"),
+    "en_us-W_30K": Recipe(856, 6, 21, 2, 0.2, "adam", 0.015),
+    "en_us-W_30K-paper": Recipe(400, 6, 21, 2, 0.5, "nesterov", 1.0, norm=0.5, schedule="constant"),
     "en_us-P_4K-L": Recipe(382, 5, 25, 1, 0.2, "adam", 0.015),
     "pt_br-W_30K": Recipe(500, 4, 32, 2, 0.2, "adam", 0.01),
     "pt_br-P_4K-L": Recipe(330, 4, 40, 2, 0.15, "adam", 0.01),
@@ -69,69 +70,103 @@ def pack(users: Path, supplement: Path, unigrams: Path, out: Path) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
+class Setting:
+    """A recipe's data, and the start that it trains from: the population's words in the ids of the network."""
+
+    def __init__(self, name: str, data: Path, pieces: Path | None) -> None:
+        from fedgram.federated.driver import Devices
+        from fedgram.neural.central_training import CentralTraining, train_centrally
+        from fedgram.neural.devices import choose_device
+        from fedgram.neural.model import PRESETS, ModelShape, initial_weights
+        from fedgram.neural.network import as_arrays, piece_coding, word_coding
+
+        self.name, self.recipe, self.device = name, RECIPES[name], choose_device("auto")
+        preset = PRESETS[name.split("-", 1)[1].removesuffix("-paper")].shape
+        z = np.load(data, allow_pickle=False)
+        words, ids, frequent, other = (
+            z[n].tobytes().decode().split("\n") for n in ("words", "ids", "frequent", "supplement_words")
+        )
+        self.population = Population(
+            tuple(ids), z["split"], z["first_sentence"], z["first_token"], z["token"], tuple(words)
+        )
+        frequency = dict.fromkeys(frequent, 1.0)
+        self.pieces, self.coding = pieces is not None, (
+            piece_coding(pieces.read_bytes(), frequency, KNOWN_WORDS) if pieces
+            else word_coding(frequency, preset.words)
+        )  # fmt: skip
+        self.shape = ModelShape(
+            len(self.coding.vocabulary), preset.embedding, preset.hidden, preset.layers, preset.cell
+        )
+        own = self.coding.codes(self.population.words)
+        clients = self.population.clients("train")
+        self.devices = Devices(self.population, own if pieces else own.values, clients)
+        codes = self.coding.codes(other).take(z["supplement"])
+        central = CentralTraining(epochs=self.recipe.epochs, learning_rate=4e-3, rows=512)
+        weights = {n: w.to(self.device) for n, w in initial_weights(self.shape, seed=3).items()}
+        text = Ragged(codes.values, codes.offsets[z["supplement_offsets"]])
+        self.start = as_arrays(train_centrally(self.shape, weights, text, central))
+
+    def train(self, rounds: int, *, gradient_norm: float | None = None) -> Any:
+        """Train by the recipe; a limit on gradients, however large, has torch differentiate in single precision."""
+        from fedgram.fedavg.run import Moment, RunOptions, train
+        from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
+        from fedgram.federated.averaging import ServerStep
+        from fedgram.federated.cohort import CohortPlan
+        from fedgram.neural.local_training import LocalTraining
+        from fedgram.neural.scoring import text_to_score
+
+        recipe, name = self.recipe, self.name
+        plan = TrainingPlan(
+            LocalTraining(recipe.client_rate, gradient_norm), recipe.rows, recipe.length,
+            max_sentences=recipe.sentences, update_norm=recipe.norm,
+            server=ServerStep(recipe.server, recipe.server_rate),
+            server_schedule=Schedule(recipe.schedule, rounds, last=0.02),
+        )  # fmt: skip
+
+        def tell(moment: Moment) -> None:
+            if s := moment.scores:
+                if not s.perplexity < 1e5:
+                    raise SystemExit(f"{name} diverged in round {moment.round}")
+                print(
+                    f"{name}: round {moment.round}, loss {moment.loss:.4f}, dev SLL^e {s.sll_e:.3f}, "
+                    f"top-1 {s.top1 or float('nan'):.2f} %, {moment.tokens_per_second / 1e6:.2f}M tokens/s", flush=True,
+                )  # fmt: skip
+
+        dev = text_to_score(self.coding, self.population, self.population.clients("dev"))
+        return train(
+            FederatedAveraging(self.shape, self.start, plan), self.devices, CohortPlan(CLIENTS), dev,
+            RunOptions(rounds, 7, max(1, rounds // 10)), pieces=self.pieces, device=str(self.device), on_round=tell,
+        )  # fmt: skip
+
+
 def train(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int | None) -> None:
     """Train by the recipe; writes the network with its curve."""
-    from fedgram.fedavg.run import Moment, RunOptions
-    from fedgram.fedavg.run import train as train_federated
-    from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
-    from fedgram.federated.averaging import ServerStep
-    from fedgram.federated.cohort import CohortPlan
-    from fedgram.federated.driver import Devices
-    from fedgram.neural.central_training import CentralTraining, train_centrally
-    from fedgram.neural.devices import choose_device
-    from fedgram.neural.local_training import LocalTraining
-    from fedgram.neural.model import PRESETS, ModelShape, initial_weights
-    from fedgram.neural.network import Network, as_arrays, piece_coding, word_coding, write_network
-    from fedgram.neural.scoring import text_to_score
+    from fedgram.neural.network import Network, write_network
 
-    recipe, began, device = RECIPES[name], perf_counter(), choose_device("auto")
-    preset = PRESETS[name.split("-", 1)[1].removesuffix("-paper")].shape
-    z = np.load(data, allow_pickle=False)
-    words, ids, frequent, other = (
-        z[n].tobytes().decode().split("\n") for n in ("words", "ids", "frequent", "supplement_words")
-    )
-    population = Population(
-        tuple(ids), z["split"], z["first_sentence"], z["first_token"], z["token"], tuple(words)
-    )  # fmt: skip
-    frequency = dict.fromkeys(frequent, 1.0)
-    coding = (
-        piece_coding(pieces.read_bytes(), frequency, KNOWN_WORDS) if pieces else word_coding(frequency, preset.words)
-    )
-    shape = ModelShape(len(coding.vocabulary), preset.embedding, preset.hidden, preset.layers, preset.cell)
-    codes = coding.codes(other).take(z["supplement"])
-    central = CentralTraining(epochs=recipe.epochs, learning_rate=4e-3, rows=512)
-    start = train_centrally(
-        shape, {n: w.to(device) for n, w in initial_weights(shape, seed=3).items()},
-        Ragged(codes.values, codes.offsets[z["supplement_offsets"]]), central,
-    )  # fmt: skip
+    began, rounds = perf_counter(), rounds or RECIPES[name].rounds
+    setting = Setting(name, data, pieces)
     print(f"{name}: a start after {perf_counter() - began:.0f} s", flush=True)
-    rounds = rounds or recipe.rounds
-    plan = TrainingPlan(
-        LocalTraining(recipe.client_rate), recipe.rows, recipe.length, max_sentences=recipe.sentences,
-        update_norm=recipe.norm, server=ServerStep(recipe.server, recipe.server_rate),
-        server_schedule=Schedule(recipe.schedule, rounds, last=0.02),
-    )  # fmt: skip
-    own = coding.codes(population.words)
-    devices = Devices(population, own if pieces else own.values, population.clients("train"))
-
-    def tell(moment: Moment) -> None:
-        if s := moment.scores:
-            if not s.perplexity < 1e5:
-                raise SystemExit(f"{name} diverged in round {moment.round}")
-            print(
-                f"{name}: round {moment.round}, loss {moment.loss:.3f}, dev SLL^e {s.sll_e:.3f}, "
-                f"top-1 {s.top1 or float('nan'):.2f} %, {moment.tokens_per_second / 1e6:.2f}M tokens/s", flush=True,
-            )  # fmt: skip
-
-    result = train_federated(
-        FederatedAveraging(shape, as_arrays(start), plan), devices, CohortPlan(CLIENTS),
-        text_to_score(coding, population, population.clients("dev")), RunOptions(rounds, 7, max(1, rounds // 10)),
-        pieces=pieces is not None, device=str(device), on_round=tell,
-    )  # fmt: skip
-    about = {"curve": result.story["dev"], "rounds": rounds, "seconds": perf_counter() - began, "recipe": str(recipe)}
+    result = setting.train(rounds)
+    about = {
+        "curve": result.story["dev"], "rounds": rounds, "seconds": perf_counter() - began,
+        "recipe": str(setting.recipe),
+    }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    write_network(folder / f"{name}.safetensors", Network(shape, result.weights, coding, about))
+    network = Network(setting.shape, result.weights, setting.coding, about)
+    write_network(folder / f"{name}.safetensors", network)
     (folder / f"{name}.json").write_text(json.dumps(about))
+
+
+def precision(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int | None) -> None:
+    """Train some rounds twice from the same start, in the kernels' precision and in single; writes both loss curves."""
+    setting = Setting(name, data, pieces)
+    curves = {}
+    for what, limit in (("bf16 and TF32", None), ("single precision", 1e9)):
+        print(what, flush=True)
+        story = setting.train(rounds or 20, gradient_norm=limit).story
+        curves[what] = {"loss": story["loss"], "dev": story["dev"]}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"precision-{name}.json").write_text(json.dumps(curves))
 
 
 def show(folders: list[Path], out: Path) -> None:
@@ -161,21 +196,23 @@ def show(folders: list[Path], out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(dest="way", required=True)
-    packing, training, showing = (ways.add_parser(way) for way in ("pack", "train", "show"))
+    packing, training, comparing, showing = (ways.add_parser(way) for way in ("pack", "train", "precision", "show"))
     for name in ("users", "supplement", "unigrams"):
         packing.add_argument(name, type=Path)
-    training.add_argument("name", choices=RECIPES)
-    training.add_argument("data", type=Path)
-    training.add_argument("--pieces", type=Path)
-    training.add_argument("--rounds", type=int)
+    for way in (training, comparing):
+        way.add_argument("name", choices=RECIPES)
+        way.add_argument("data", type=Path)
+        way.add_argument("--pieces", type=Path)
+        way.add_argument("--rounds", type=int)
     showing.add_argument("folders", type=Path, nargs="+")
-    for way in (packing, training, showing):
+    for way in (packing, training, comparing, showing):
         way.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
     if given.way == "pack":
         pack(given.users, given.supplement, given.unigrams, given.output)
-    elif given.way == "train":
-        train(given.name, given.data, given.pieces, given.output, given.rounds)
+    elif given.way != "show":
+        work = train if given.way == "train" else precision
+        work(given.name, given.data, given.pieces, given.output, given.rounds)
     else:
         show(given.folders, given.output)
 

@@ -18,7 +18,6 @@ from fedgram.neural.gpu_softmax import (
     attend_kernel,
     change_squares_kernel,
     multiply_kernel,
-    round_kernel,
     spread_kernel,
     step_kernel,
     subtract_rows_kernel,
@@ -98,12 +97,8 @@ def prepare(weight: Tensor) -> Tensor:
     if PRECISION != "bf16":
         return weight
     clients, inner, outer = weight.shape
-    stride = triton.cdiv(outer, 8) * 8
-    padded = weight.new_empty(clients, inner, stride, dtype=torch.bfloat16)
-    round_kernel[(clients * inner,)](
-        padded, weight, outer, stride, BLOCK=triton.next_power_of_2(outer), num_warps=4 if outer > 512 else 1
-    )
-    return padded[:, :, :outer]
+    padded = weight.new_empty(clients, inner, triton.cdiv(outer, 8) * 8, dtype=torch.bfloat16)[:, :, :outer]
+    return padded.copy_(weight)
 
 
 def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:

@@ -140,14 +140,6 @@ def multiply_kernel(
 
 
 @triton.jit
-def round_kernel(out_at, weight_at, width, stride, BLOCK: tl.constexpr):
-    """A program a row: copy it in half the bytes."""
-    row, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    weight = tl.load(weight_at + row * width + k, k < width, 0.0)
-    tl.store(out_at + row * stride + k, weight.to(tl.bfloat16), k < width)
-
-
-@triton.jit
 def spread_kernel(stack_at, start_at, clients, size, BLOCK: tl.constexpr):
     """For a block of weights: write them to every client's place."""
     k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
