@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedgram.core.errors import FedgramError
+from fedgram.flower.admitted import is_remembered, remember
 from fedgram.flower.folder import Folder
 
 
@@ -54,11 +55,14 @@ def admit(folder: Folder, public_key: bytes, name: str) -> bool:
 
     with control(folder) as client:
         try:
-            client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name))
+            made = client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name))
         except httpx.HTTPStatusError as error:
             if error.response.status_code in (400, 409, 412) and "in use" in error.response.text.lower():
+                if not is_remembered(folder.server, public_key):
+                    remember(folder.server, public_key, name, None)
                 return False
             raise
+    remember(folder.server, public_key, name, int(made.node_id))
     return True
 
 
