@@ -94,11 +94,20 @@ def start_run(folder: Folder, config: Mapping[str, str]) -> int:
 
 
 def run_status(folder: Folder, run: int) -> str:
-    """A run's status: pending, starting, running, or how it ended: completed, failed, stopped."""
+    """A run's status: pending, starting, running, or how it ended: completed, failed, stopped.
+
+    It is unknown to a server that was started after it.
+    """
+    import httpx
     from flwr.proto.control_pb2 import ListRunsRequest
 
     with control(folder) as client:
-        found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict
+        try:
+            found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == 404:
+                return "unknown"
+            raise
     if run not in found:
         return "unknown"
     status = found[run].status

@@ -16,6 +16,7 @@ LOG, STATUS = "log.jsonl", "status.json"
 _COUNTED = ("asked", "reports", "late", "bytes_sent", "bytes_received")
 _BY_REASON = ("failed", "refused")
 _PROGRESS_SECONDS = 1.0
+NO_NOISE = "no noise is added, so ε has no bound"
 
 
 class Journal:

@@ -49,6 +49,10 @@ class ShortWay:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
+    def close(self) -> None:
+        """End the thread that answers."""
+        self._worker.shutdown()
+
 
 _MEDIA_TYPE = b"application/protobuf"
 
