@@ -4,7 +4,9 @@ A SuperLink passes a request through eight layers of middleware, each with tasks
 in threads at once, which then wait for each other at one database and one interpreter. For the few requests that are
 made again and again, this is nine tenths of the work. Here they are read, authenticated by Flower's functions, answered
 by Flower's handlers in one thread, and sent. Whatever is not plainly right goes Flower's long way instead, with the
-same bytes: an error is said there, and nothing is let in here that would be refused there.
+same bytes: an error is said there, and nothing is let in here that would be refused there. Only one is said here: a
+device may speak of a run from before a crash, of which a server with its state in memory knows nothing; it is told, as
+of any run that has ended, to drop it.
 """
 
 import asyncio
@@ -45,9 +47,10 @@ class ShortWay:
         if answer is None:
             await self._app(scope, _again(read, receive), send)
             return
-        headers = [(b"content-type", _MEDIA_TYPE), (b"content-length", b"%d" % len(answer))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+        status, content = answer
+        headers = [(b"content-type", _MEDIA_TYPE), (b"content-length", b"%d" % len(content))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
 
     def close(self) -> None:
         """End the thread that answers."""
@@ -55,10 +58,15 @@ class ShortWay:
 
 
 _MEDIA_TYPE = b"application/protobuf"
+_ENDED = 403  # by which Flower tells a device that a run is over
 
 
-def _answer(handle: Handle, scope: Scope, body: bytes) -> bytes | None:
-    """The bytes of an answer; None where Flower is to say what is wrong."""
+class _ForgottenRun(Exception):
+    """A run that this server never knew, or has forgotten."""
+
+
+def _answer(handle: Handle, scope: Scope, body: bytes) -> tuple[int, bytes] | None:
+    """The status and the bytes of an answer; None where Flower is to say what is wrong."""
     from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
     from starlette.requests import Request
 
@@ -69,10 +77,11 @@ def _answer(handle: Handle, scope: Scope, body: bytes) -> bytes | None:
         message = PROTOBUF_REQUEST_TYPES["POST", scope["path"]]()
         message.ParseFromString(body)
         request.state.protobuf_request = message
-        answer: bytes = handle(request, message).SerializeToString()
+        return 200, handle(request, message).SerializeToString()
+    except _ForgottenRun:
+        return _ENDED, b""
     except Exception:
         return None
-    return answer
 
 
 def _again(read: list[Event], receive: Receive) -> Receive:
@@ -96,7 +105,12 @@ def fleet_handlers() -> dict[str, Handle]:
         def handle(request: Any, message: Any) -> Any:
             authenticate_node(request)
             state = get_linkstate(request)
-            return act(message, state, state.object_store) if with_store else act(message, state)
+            try:
+                return act(message, state, state.object_store) if with_store else act(message, state)
+            except Exception:
+                if not all(state.get_run_status({run}) for run in _runs(message)):
+                    raise _ForgottenRun from None
+                raise
 
         return handle
 
@@ -107,7 +121,15 @@ def fleet_handlers() -> dict[str, Handle]:
         "/v1/fleet/confirm-message-received": way(flower.confirm_message_received, with_store=True),
         "/v1/fleet/push-messages": way(flower.push_messages),
         "/v1/fleet/push-object": way(flower.push_object),
+        "/v1/fleet/get-run": way(flower.get_run),
+        "/v1/fleet/get-fab": way(flower.get_fab),
     }
+
+
+def _runs(message: Any) -> set[int]:
+    """The runs that a device's request is about."""
+    own = {int(message.run_id)} if "run_id" in message.DESCRIPTOR.fields_by_name else set()
+    return own | {int(m.metadata.run_id) for m in getattr(message, "messages_list", ())}
 
 
 def runtime_handlers() -> dict[str, Handle]:

@@ -10,9 +10,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, Metadata, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest
 
 from fedgram.core.errors import FedgramError
 from fedgram.flower.admitted import is_remembered, remember, restore
@@ -101,6 +105,24 @@ def test_a_device_that_is_known_is_answered_at_once(link: Link, parts: int) -> N
     status, body = link.post(BEAT, beat, link.headers(), parts)
     assert SendNodeHeartbeatResponse.FromString(body).success
     assert not link.long
+
+
+def test_of_a_run_from_before_a_crash_a_device_is_told_that_it_has_ended(link: Link) -> None:
+    about = Metadata(run_id=5, message_id="m", src_node_id=77, reply_to_message_id="r", message_type="train.report")
+    node = Node(node_id=77)
+    requests: dict[str, Any] = {
+        "get-run": GetRunRequest(node=node, run_id=5),
+        "get-fab": GetFabRequest(node=node, run_id=5, hash_str="x"),
+        "pull-object": PullObjectRequest(node=node, run_id=5, object_id="x"),
+        "push-object": PushObjectRequest(node=node, run_id=5, object_id="x", object_content=b"x"),
+        "confirm-message-received": ConfirmMessageReceivedRequest(node=node, run_id=5, message_object_id="x"),
+        "push-messages": PushMessagesRequest(node=node, messages_list=[ProtoMessage(metadata=about)]),
+    }
+    for path, message in requests.items():
+        assert link.post(f"/v1/fleet/{path}", message.SerializeToString(), link.headers())[0] == 403, path
+    assert not link.long
+    stranger = GetRunRequest(node=Node(node_id=78), run_id=5).SerializeToString()
+    assert link.post("/v1/fleet/get-run", stranger, link.headers())[0] == 401
 
 
 def other_key(link: Link) -> list[tuple[bytes, bytes]]:
