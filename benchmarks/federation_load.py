@@ -33,7 +33,7 @@ from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.control import admit
 from fedgram.flower.device import Device
 from fedgram.flower.folder import FederationConfig, Folder, make_folder, open_folder
-from fedgram.flower.job import FedAvgJob, Job, UnigramJob
+from fedgram.flower.job import FedAvgJob, Job, UnigramJob, job_digest, job_from_bytes
 from fedgram.flower.journal import read_status
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
 from fedgram.flower.orders import Order, write_order
@@ -81,11 +81,16 @@ class CannedDevice(Device):
 
     __slots__ = ()
 
-    def job(self, digest: str) -> Any:
-        """The job that all devices of the process share."""
+    def join(self, request: dict[str, bytes]) -> dict[str, bytes]:
+        """Keep the job in memory: what devices write to their disks is not the server's burden."""
+        digest = job_digest(request["job"])
         with _MAKING:
             if digest not in _CANNED:
-                _CANNED[digest] = CannedJob(Device.job(self, digest))
+                _CANNED[digest] = CannedJob(job_from_bytes(request["job"]))
+        return {"device": str(self.store.number).encode(), "ready": b"yes"}
+
+    def job(self, digest: str) -> Any:
+        """The job that all devices of the process share."""
         return _CANNED[digest]
 
     def report(self, request: dict[str, bytes]) -> dict[str, bytes]:

@@ -55,7 +55,7 @@ class Journal:
         status["state"] = event if event != "progress" else "collecting"
         status["time"] = round(now, 3)
         self._shown = now
-        with atomic_write(self._folder / STATUS) as file:
+        with atomic_write(self._folder / STATUS, durable=event != "progress") as file:
             file.write(json.dumps(status).encode())
 
     def _add(self, about: Mapping[str, Any]) -> None:
