@@ -19,6 +19,7 @@ from fedgram.flower.fleet import Content, Reply, Request
 _PATIENCE = 120.0  # seconds for a reply that has been announced
 _FORGOTTEN = 60.0  # seconds after which a reply is dropped that nobody asks for any more
 _PUSHED_AT_ONCE, _ASKED_AT_ONCE = 25, 100  # what takes Flower more than 30 s is lost, with what it had fetched
+_BETWEEN, _RESPITE = 0.1, 4.0  # seconds between questions for replies: so many, and times as long as one took
 _LITTLE = 1 << 18
 MESSAGE_TYPES = {"join": "query.join", "report": "train.report", "secure": "train.secure"}
 
@@ -49,6 +50,7 @@ class GridFleet:
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
+        self._not_before = 0.0
         self._announced: dict[str, tuple[Any, Any]] = {}
         self._fetching: set[str] = set()
         self._ready: dict[str, tuple[Reply, float]] = {}
@@ -85,11 +87,14 @@ class GridFleet:
         thread, of which there are a few. An announcement is small: all are heard, and wait their turn.
         """
         wanted = list(requests)
-        if len(self._announced) < most:
+        began = time.monotonic()
+        if len(self._announced) < most and began >= self._not_before:
             known = self._announced.keys() | self._fetching | self._ready.keys()
             open_ = [name for name in wanted if name not in known]
             for first in range(0, len(open_), _ASKED_AT_ONCE):
                 self._announced |= self._ask(open_[first : first + _ASKED_AT_ONCE])
+            now = time.monotonic()
+            self._not_before = now + max(_BETWEEN, _RESPITE * (now - began))
         while self._announced and len(self._fetching) + len(self._ready) < most:
             name = next(iter(self._announced))
             self._fetching.add(name)
