@@ -1,7 +1,7 @@
 """The devices that were let in, on the server's disk: a file a device, with its key, its name, and Flower's number.
 
-A SuperLink that keeps its state in memory answers a request in a sixth of the time, and what it forgets with a crash is
-made again anyway: runs go on from the last committed round. Who was admitted is all that must outlive it. A device is
+A SuperLink that keeps its state in memory answers in a seventh of the time, and what it forgets with a crash is made
+again anyway: runs go on from the last committed round. Who was admitted is all that must outlive it. A device is
 restored under the number it had, so that those which are up go on as if nothing had been.
 """
 

@@ -39,7 +39,7 @@ class FederationConfig:
 
     `masked_with` is the fewest devices whose sum the server may learn; 0: it sees every device's update. `poll` is how
     many seconds a device that has nothing to do lets pass before it asks the server again. `in_memory` says where the
-    server keeps what is on its way: in memory, or in a database on the disk, which takes six times the processor time.
+    server keeps what is on its way: in memory, or in a database on the disk at seven times the processor time.
     """
 
     name: str = "federation"

@@ -2,7 +2,7 @@
 
 A SuperLink passes a request through eight layers of middleware, each with tasks and queues of its own, and answers many
 in threads at once, which then wait for each other at one database and one interpreter. For the few requests that are
-made again and again, this is nine tenths of the work. Here they are read, authenticated by Flower's functions, answered
+made again and again, this is most of the work. Here they are read, authenticated by Flower's functions, answered
 by Flower's handlers in one thread, and sent. Whatever is not plainly right goes Flower's long way instead, with the
 same bytes: an error is said there, and nothing is let in here that would be refused there. Only one is said here: a
 device may speak of a run from before a crash, of which a server with its state in memory knows nothing; it is told, as
