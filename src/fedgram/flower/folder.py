@@ -1,7 +1,7 @@
 """The folder of a federation: what all know, what the server keeps to itself, and what each device does.
 
     federation.toml, ca.crt, app/     for everybody: address, settings, authority, the app that `flwr run` takes
-    server/                           the server's: keys, certificate, Flower's database, logs, status
+    server/                           the server's: keys, certificate, devices admitted, logs, status
     nodes/device-N/                   a device's: key, the jobs it was sent
 
 A device on another machine is given the first line alone, and makes its key there.

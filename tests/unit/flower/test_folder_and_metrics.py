@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from fedgram.core.errors import FedgramError
-from fedgram.flower.folder import FederationConfig, make_folder, open_folder
+from fedgram.flower.folder import FederationConfig, Folder, make_folder, open_folder
 from fedgram.flower.journal import Journal, read_status
 from fedgram.flower.keeping import ComeBack, keep, why_refused
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
@@ -201,3 +201,21 @@ def test_a_run_from_before_a_crash_is_not_known(
     else:
         with pytest.raises(FedgramError, match="HTTP 500"):
             run_status(home, 5)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_servers_state_is_where_the_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    from fedgram.flower.processes import start_superlink
+
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, env, **_: started.append((command, env)))
+    home = make_folder(tmp_path / "fed", FederationConfig(in_memory=in_memory, poll=2.0))
+    start_superlink(home, host="127.0.0.1")
+    ((command, env),) = started
+    database = command[command.index("--database") + 1]
+    assert database == (":flwr-in-memory:" if in_memory else str(home.server / "superlink.db"))
+    assert env.get("FEDGRAM_ADMITTED") == (str(home.server) if in_memory else None)
+    assert home.heartbeat == 30.0
+    assert Folder(tmp_path, FederationConfig(poll=0.5)).heartbeat == 12.0
