@@ -202,7 +202,12 @@ def measure(folder: Path, o: argparse.Namespace) -> tuple[dict[str, object], boo
             running.join(0.5)
         ended = not running.is_alive() and not trouble
         stop.set()
-        latencies = [seconds for _ in crowds for seconds in results.get()]
+        latencies, heard, until = list[float](), 0, time.monotonic() + 20
+        while heard < len(crowds) and time.monotonic() < until:
+            if results.empty():
+                time.sleep(0.05)
+            else:
+                latencies, heard = latencies + results.get(), heard + 1
     finally:
         for process in crowds:
             process.join(5)
@@ -223,7 +228,7 @@ def table(o: argparse.Namespace, home: Folder, job: Job, watch: Watch, latencies
         "numbers in an update": sum(job.task().size.values()), "rounds": f"{len(summed)} of {o.rounds}",
         "reports": reports,
     }  # fmt: skip
-    if reports:
+    if reports and latencies:
         seconds = [line["seconds"] for line in summed]
         row |= {
             "late": sum(line["late"] for line in summed), "failed": sum(sum(x["failed"].values()) for x in summed),
