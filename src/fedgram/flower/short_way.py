@@ -1,6 +1,6 @@
 """The short way of the requests that make up a round: straight to Flower's own handlers, one after the other.
 
-A SuperLink passes a request through eight layers of middleware, each with tasks and queues of its own, and answers many
+A SuperLink passes a request through nine layers of middleware, most with tasks and queues of its own, and answers many
 in threads at once, which then wait for each other at one database and one interpreter. For the few requests that are
 made again and again, this is most of the work. Here they are read, authenticated by Flower's functions, answered
 by Flower's handlers in one thread, and sent. Whatever is not plainly right goes Flower's long way instead, with the
