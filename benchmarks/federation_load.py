@@ -1,10 +1,11 @@
 """Many devices a round against one server on this machine.
 
-    python -m benchmarks.federation_load [--devices 500] [--words 1000] [--rounds 3] [--masked]
+    python -m benchmarks.federation_load [--devices 500] [--preset W_demo] [--rounds 3] [--masked] [--limit 900]
 
 Devices are threads in processes of their own that speak a SuperNode's protocol over TLS with keys of their own, and
-send an update made beforehand: what is measured is the server, its SuperLink and its ServerApp. A report's time is that
-from a device's first byte to the server's last acknowledgement. All are asked, and the first 95 % to report count.
+send an update made beforehand, of a network's size or of 1,000 words' counts: what is measured is the server, its
+SuperLink and its ServerApp. A report's time is that from a device's first byte to the server's last acknowledgement.
+All are asked, and the first 95 % to report count. It says how far it is every ten seconds, and ends at the limit.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -24,60 +26,86 @@ from benchmarks.federation_faults import server_app
 from benchmarks.light_devices import LightDevice
 from benchmarks.measure import save
 
+from fedgram.fedavg.task import TrainingPlan
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Update
 from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.control import admit
 from fedgram.flower.device import Device
-from fedgram.flower.folder import FederationConfig, make_folder, open_folder
-from fedgram.flower.job import FedAvgJob, UnigramJob
+from fedgram.flower.folder import FederationConfig, Folder, make_folder, open_folder
+from fedgram.flower.job import FedAvgJob, Job, UnigramJob, job_digest, job_from_bytes
 from fedgram.flower.journal import read_status
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
 from fedgram.flower.orders import Order, write_order
 from fedgram.flower.processes import end, start_superlink, wait_until_served
 from fedgram.flower.rounds import RoundPlan
-from fedgram.flower.store import DeviceStore, open_store, write_store
+from fedgram.flower.store import DeviceStore, write_store
 from fedgram.flower.submit import carry_out
+from fedgram.neural.model import PRESETS, initial_weights
+from fedgram.neural.network import Coding, Network, as_arrays
 from fedgram.text.vocabulary import Vocabulary
 
-PROCESSES = 4
+PROCESSES, WORDS, SAY = 4, 1000, 10.0
+UNIGRAMS = "unigrams"
 
 
-def make_job(words: int) -> UnigramJob:
-    return UnigramJob(Vocabulary.of([f"w{k}" for k in range(words - 3)]), 1000.0, 1)
+def make_job(preset: str) -> tuple[Job, Network | None]:
+    """A job of a preset's size; words stand for its pieces too."""
+    size = WORDS if preset == UNIGRAMS else PRESETS[preset].shape.words
+    words = Vocabulary.of([f"w{k}" for k in range(size - 3)])
+    if preset == UNIGRAMS:
+        return UnigramJob(words, 1000.0, 1), None
+    shape, coding = PRESETS[preset].shape, Coding(words, words)
+    start = Network(shape, as_arrays(initial_weights(shape, seed=0)), coding)
+    return FedAvgJob(shape, TrainingPlan(), coding, 1), start
+
+
+class CannedJob:
+    """A job whose update is there already."""
+
+    def __init__(self, job: Job) -> None:
+        self.task = job.task
+        self.canned = Update.dense({name: np.full(n, 1e-4) for name, n in job.task().size.items()}, 1.0)
+        self.sent = update_to_bytes(self.canned)
+
+    def update(self, *_: object) -> Update:
+        return self.canned
+
+
+_CANNED: dict[str, CannedJob] = {}
+_MAKING = threading.Lock()
 
 
 class CannedDevice(Device):
-    """A device that has nothing to compute."""
+    """A device that has nothing to compute but masks."""
 
     __slots__ = ()
 
+    def join(self, request: dict[str, bytes]) -> dict[str, bytes]:
+        """Keep the job in memory: what devices write to their disks is not the server's burden."""
+        digest = job_digest(request["job"])
+        with _MAKING:
+            if digest not in _CANNED:
+                _CANNED[digest] = CannedJob(job_from_bytes(request["job"]))
+        return {"device": str(self.store.number).encode(), "ready": b"yes"}
+
+    def job(self, digest: str) -> Any:
+        """The job that all devices of the process share."""
+        return _CANNED[digest]
+
     def report(self, request: dict[str, bytes]) -> dict[str, bytes]:
-        """Every word once."""
-        job = self.job(request["job"].decode())
-        assert isinstance(job, UnigramJob | FedAvgJob)
-        task = job.task()
-        return {"update": canned(tuple(task.size.items()))}
+        """The update, in bytes."""
+        return {"update": self.job(request["job"].decode()).sent}
 
 
-_CANNED: dict[tuple[tuple[str, int], ...], bytes] = {}
-
-
-def canned(size: tuple[tuple[str, int], ...]) -> bytes:
-    if size not in _CANNED:
-        _CANNED[size] = update_to_bytes(Update.dense({name: np.full(n, 1e-4) for name, n in size}, 1.0))
-    return _CANNED[size]
-
-
-def crowd(folder: str, numbers: list[int], store: str, masked: int, poll: float, stop: Any, results: Any) -> None:
+def crowd(folder: str, numbers: list[int], store: str, masked: int, stop: Any, results: Any) -> None:
     """Devices of these numbers, as threads, until told to stop."""
     home, stopping = open_folder(folder), threading.Event()
     masking = SecureSettings(min_devices=masked) if masked else None
     devices = []
     for number in numbers:
         own = home.node(number)
-        kind = Device if masked else CannedDevice
-        device = kind(DeviceStore(Path(store), number), own / "jobs", 0, (), masking)
+        device = CannedDevice(DeviceStore(Path(store), number), own / "jobs", 0, (), masking)
 
         def answer(action: str, content: dict[str, bytes], device: Device = device) -> dict[str, bytes]:
             act = {"query.join": device.join, "train.report": device.report, "train.secure": device.secure}[action]
@@ -86,9 +114,9 @@ def crowd(folder: str, numbers: list[int], store: str, masked: int, poll: float,
             except Exception as error:
                 return {"failed": type(error).__name__.encode()}
 
-        devices.append(LightDevice(home, read_private_key(own / "key"), answer, stopping, poll))
+        devices.append(LightDevice(home, read_private_key(own / "key"), answer, stopping, home.config.poll))
         devices[-1].start()
-        time.sleep(0.2)  # connections cost the server more than messages do
+        time.sleep(0.05)
     stop.wait()
     stopping.set()
     results.put([seconds for device in devices for seconds in device.latencies])
@@ -103,81 +131,133 @@ def cost(process: int) -> tuple[float, float]:
     return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"), int(most.split()[1]) / 1e3
 
 
-def measure(folder: Path, count: int, words: int, rounds: int, masked: bool, poll: float) -> dict[str, object]:
-    config = FederationConfig(port=free_port(), masked_with=count // 2 if masked else 0)
-    home = make_folder(folder / "federation", config)
-    job, work = make_job(words), folder / "work"
+class Watch:
+    """Follows a run: says how far it is, and what its processes cost since the first round began."""
+
+    def __init__(self, home: Folder, link: int, limit: float) -> None:
+        self._home, self._link = home, link
+        self._began, self._said, self._limit = time.monotonic(), 0.0, limit
+        self.seen: dict[str, tuple[float, float]] = {}
+        self.before: dict[str, float] = {}
+
+    def look(self) -> bool:
+        """Look once; False when the time is over."""
+        for name, process in (("SuperLink", self._link), ("ServerApp", server_app(self._home.config.port))):
+            if process is not None:
+                with suppress(OSError, StopIteration):
+                    self.seen[name] = cost(process)
+        status = read_status(self._home.server)
+        if not self.before and status.get("round", 0) >= 1:
+            self.before.update({name: seconds for name, (seconds, _) in self.seen.items()})
+        now = time.monotonic() - self._began
+        if now - self._said > SAY:
+            self._said = now
+            counts = {k: status.get("current", {}).get(k, 0) for k in ("asked", "reports", "late", "failed", "refused")}
+            state = f"{status.get('state', 'starting')}, round {status.get('round', 0)}"
+            print(f"{now:.0f} s: {state}, {status.get('devices', 0)} devices, now {counts}", flush=True)
+        return now < self._limit
+
+    def spent(self, name: str, reports: int) -> float:
+        """Milliseconds of a processor that a report took."""
+        return 1e3 * (self.seen[name][0] - self.before.get(name, 0.0)) / reports
+
+
+def measure(folder: Path, o: argparse.Namespace) -> tuple[dict[str, object], bool]:
+    count = o.devices
+    config = FederationConfig(port=free_port(), masked_with=max(2, count // 2) if o.masked else 0, poll=o.poll)
+    home = make_folder(folder / "federation", replace(config, in_memory=not o.on_disk))
+    (job, start), work = make_job(o.preset), folder / "work"
     plan = RoundPlan(
-        ceil(0.95 * count), 1 / 0.95, minimum=count // 2, wait_for=ceil(0.98 * count), wait_seconds=1800, deadline=1200,
-        attempts=1,
+        ceil(0.95 * count), 1 / 0.95, minimum=max(1, count // 2), wait_for=ceil(0.98 * count), wait_seconds=o.limit,
+        deadline=o.limit, attempts=1,
     )  # fmt: skip
-    write_order(work, Order(rounds, plan, str(home.server), masked_with=config.masked_with), job)
+    write_order(work, Order(o.rounds, plan, str(home.server), masked_with=config.masked_with), job, start)
     with (folder / "superlink.log").open("wb") as log:
         link = start_superlink(home, host="127.0.0.1", log=log)
+    crowds: list[Any] = []
+    trouble: list[BaseException] = []
     try:
         wait_until_served(home, link, seconds=120)
         write_store(folder / "empty.sqlite", 0, ["w1 w2 w3"])
-        open_store(folder / "empty.sqlite")
         for number in range(count):
             write_device_key(home.node(number))
             admit(home, read_public_key(home.node(number) / "key.pub"), f"device-{number}")
         stop: Any = multiprocessing.Event()
         results: Any = multiprocessing.SimpleQueue()
-        shares = [list(range(first, count, PROCESSES)) for first in range(PROCESSES)]
-        crowds = [
-            multiprocessing.Process(
-                target=crowd,
-                args=(str(home.path), share, str(folder / "empty.sqlite"), config.masked_with, poll, stop, results),
-            )
-            for share in shares
-        ]
-        for process in crowds:
-            process.start()
-        seen: dict[str, tuple[float, float]] = {}
-        before: dict[str, float] = {}  # processor time when the first round began
+        for first in range(PROCESSES):
+            share = list(range(first, count, PROCESSES))
+            args = (str(home.path), share, str(folder / "empty.sqlite"), config.masked_with, stop, results)
+            crowds.append(multiprocessing.Process(target=crowd, args=args, daemon=True))
+            crowds[-1].start()
 
-        def look(_: int) -> None:
-            for name, process in (("SuperLink", link.pid), ("ServerApp", server_app(home.config.port))):
-                if process is not None:
-                    with suppress(OSError, StopIteration):
-                        seen[name] = cost(process)
-            if not before and read_status(home.server).get("state") in ("round began", "collecting"):
-                before.update({name: seconds for name, (seconds, _) in seen.items()})
+        def run() -> None:
+            try:
+                carry_out(home, work)
+            except BaseException as error:
+                trouble.append(error)
 
-        carry_out(home, work, on_round=look)
+        running, watch = threading.Thread(target=run, daemon=True), Watch(home, link.pid, o.limit)
+        running.start()
+        while running.is_alive() and watch.look():
+            running.join(0.5)
+        ended = not running.is_alive() and not trouble
         stop.set()
-        latencies = [seconds for _ in crowds for seconds in results.get()]
-        for process in crowds:
-            process.join()
+        latencies, heard, until = list[float](), 0, time.monotonic() + 20
+        while heard < len(crowds) and time.monotonic() < until:
+            if results.empty():
+                time.sleep(0.05)
+            else:
+                latencies, heard = latencies + results.get(), heard + 1
     finally:
+        for process in crowds:
+            process.join(5)
+            process.kill()
         end(link)
-    log_lines = [json.loads(line) for line in (home.server / "log.jsonl").read_text().splitlines()]
-    summed = [line for line in log_lines if line["event"] == "round summed"]
-    seconds = [line["seconds"] for line in summed]
+    for error in trouble:
+        print(f"the run failed: {error}")
+    return table(o, home, job, watch, latencies), ended
+
+
+def table(o: argparse.Namespace, home: Folder, job: Job, watch: Watch, latencies: list[float]) -> dict[str, object]:
+    log = home.server / "log.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    summed = [line for line in lines if line["event"] == "round summed"]
     reports = sum(line["reports"] for line in summed)
-    size = sum(make_job(words).task().size.values())
-    spent = {name: 1e3 * (seen[name][0] - before[name]) / reports for name in ("SuperLink", "ServerApp")}
-    return {
-        "devices": count, "masked": "yes" if masked else "no", "numbers in an update": size,
-        "bytes sent a report": sum(line["bytes_sent"] for line in summed) // reports,
-        "received": sum(line["bytes_received"] for line in summed) // reports,
-        "seconds a round": float(np.median(seconds)), "reports/s": reports / sum(seconds),
-        "report p50, s": float(np.quantile(latencies, 0.5)), "p99, s": float(np.quantile(latencies, 0.99)),
-        "SuperLink CPU ms a report": spent["SuperLink"], "MB": seen["SuperLink"][1],
-        "ServerApp CPU ms a report": spent["ServerApp"], "its MB": seen["ServerApp"][1],
+    row: dict[str, object] = {
+        "devices": o.devices, "of the size of": o.preset, "masked": "yes" if o.masked else "no",
+        "numbers in an update": sum(job.task().size.values()), "rounds": f"{len(summed)} of {o.rounds}",
+        "reports": reports,
     }  # fmt: skip
+    if reports and latencies:
+        seconds = [line["seconds"] for line in summed]
+        row |= {
+            "late": sum(line["late"] for line in summed), "failed": sum(sum(x["failed"].values()) for x in summed),
+            "bytes sent a report": sum(line["bytes_sent"] for line in summed) // reports,
+            "received": sum(line["bytes_received"] for line in summed) // reports,
+            "seconds a round": float(np.median(seconds)), "reports/s": reports / sum(seconds),
+            "report p50, s": float(np.quantile(latencies, 0.5)), "p99, s": float(np.quantile(latencies, 0.99)),
+        }  # fmt: skip
+        for name in ("SuperLink", "ServerApp"):
+            row |= {f"{name} CPU ms a report": watch.spent(name, reports), f"{name} MB": watch.seen[name][1]}
+    return {**row, "load": os.getloadavg()[1]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("devices", 500), ("words", 1000), ("rounds", 3)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--poll", type=float, default=3.0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", type=int, default=500)
+    parser.add_argument("--preset", choices=[UNIGRAMS, *PRESETS], default="W_demo")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--poll", type=float, default=5.0, help="seconds between an idle device's questions")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds after which it ends, done or not")
     parser.add_argument("--masked", action="store_true")
+    parser.add_argument("--on-disk", action="store_true", help="with Flower's database on the disk")
     o = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedgram-load-") as folder:
-        row = measure(Path(folder), o.devices, o.words, o.rounds, o.masked, o.poll)
-    save(f"federation_load_{o.devices}_{o.words}{'_masked' if o.masked else ''}", [row])
+        row, ended = measure(Path(folder), o)
+    marks = [str(o.devices), o.preset, *["masked"] * o.masked, *["disk"] * o.on_disk]
+    save(f"federation_load_{'_'.join(marks)}", [row])
+    if not ended:
+        raise SystemExit(f"not done after {o.limit:.0f} s: {row['rounds']} rounds, {row['reports']} reports")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class LightDevice(threading.Thread):
         http_request_response = fleet_http_connection.http_request_response
         setattr(fleet_http_connection, "flwr_exit", _give_up)  # noqa: B010
         for module in (fleet_http_connection, import_module("flwr.supercore.heartbeat")):
-            setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", 600.0)  # noqa: B010
+            setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", self._folder.heartbeat)  # noqa: B010
         tls = self._folder.config.tls
         certificates = self._folder.authority.read_bytes() if tls else None
         with ExitStack() as stack:

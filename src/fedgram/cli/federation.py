@@ -169,10 +169,10 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
 @folder_argument
 @json_option
 def status_command(folder: str, as_json: bool) -> None:
-    """Say which nodes there are, and how the rounds go."""
+    """Say which nodes there are, how the rounds go, and how much privacy they spent."""
     from fedgram.flower.control import Unreachable, nodes
     from fedgram.flower.folder import open_folder
-    from fedgram.flower.journal import read_status
+    from fedgram.flower.journal import NO_NOISE, read_status
 
     home = open_folder(folder)
     try:
@@ -181,7 +181,8 @@ def status_command(folder: str, as_json: bool) -> None:
         found = None
     status = read_status(home.server)
     if as_json:
-        show({"serving": found is not None, "nodes": found or [], **status}, as_json)
+        privacy = {"epsilon": None, "epsilon_reason": NO_NOISE}
+        show({"serving": found is not None, "nodes": found or [], **privacy, **status}, as_json)
         return
     totals = status.get("totals", {})
     by_status = Counter(node["status"] for node in found or [])
@@ -195,6 +196,7 @@ def status_command(folder: str, as_json: bool) -> None:
         **{name: totals.get(name, 0) for name in ("asked", "reports", "late", "bytes_sent", "bytes_received")},
         **{name: ", ".join(f"{n} {why}" for why, n in totals.get(name, {}).items()) or "none"
            for name in ("failed", "refused")},
+        "epsilon": f"none: {NO_NOISE}",
     }  # fmt: skip
     show(lines, as_json)
 

@@ -27,10 +27,11 @@ os.umask(_UMASK)
 
 
 @contextmanager
-def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A binary file that appears under `path` when the block ends, and not at all if it fails.
 
-    It is written beside its final place, flushed to the disk, and renamed over whatever was there.
+    It is written beside its final place, flushed to the disk, and renamed over whatever was there. What need not
+    outlive a power cut is not waited for: `durable=False`.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a device or pipe, such as /dev/stdout, cannot be renamed over
@@ -47,7 +48,8 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         Path(temporary).chmod(0o666 & ~_UMASK)
         Path(temporary).replace(path)
     except BaseException:

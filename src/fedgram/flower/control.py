@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedgram.core.errors import FedgramError
+from fedgram.flower.admitted import is_remembered, remember
 from fedgram.flower.folder import Folder
 
 
@@ -54,11 +55,14 @@ def admit(folder: Folder, public_key: bytes, name: str) -> bool:
 
     with control(folder) as client:
         try:
-            client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name))
+            made = client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name))
         except httpx.HTTPStatusError as error:
             if error.response.status_code in (400, 409, 412) and "in use" in error.response.text.lower():
+                if not is_remembered(folder.server, public_key):
+                    remember(folder.server, public_key, name, None)
                 return False
             raise
+    remember(folder.server, public_key, name, int(made.node_id))
     return True
 
 
@@ -90,11 +94,20 @@ def start_run(folder: Folder, config: Mapping[str, str]) -> int:
 
 
 def run_status(folder: Folder, run: int) -> str:
-    """A run's status: pending, starting, running, or how it ended: completed, failed, stopped."""
+    """A run's status: pending, starting, running, or how it ended: completed, failed, stopped.
+
+    It is unknown to a server that was started after it.
+    """
+    import httpx
     from flwr.proto.control_pb2 import ListRunsRequest
 
     with control(folder) as client:
-        found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict
+        try:
+            found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == 404:
+                return "unknown"
+            raise
     if run not in found:
         return "unknown"
     status = found[run].status

@@ -59,5 +59,5 @@ class Fleet(Protocol):
     def send(self, requests: Sequence[Request], *, seconds: float) -> list[str]:
         """Send requests that are of use for so many seconds; returns what each is called, "" if it was not taken."""
 
-    def poll(self, requests: Iterable[str]) -> list[Reply]:
-        """Replies that have come for some of these requests; at most one each, ever."""
+    def poll(self, requests: Iterable[str], *, most: int = 32) -> list[Reply]:
+        """Replies that have come for some of these requests; at most one each, ever, and at most so many at once."""

@@ -1,7 +1,7 @@
 """The folder of a federation: what all know, what the server keeps to itself, and what each device does.
 
     federation.toml, ca.crt, app/     for everybody: address, settings, authority, the app that `flwr run` takes
-    server/                           the server's: keys, certificate, Flower's database, logs, status
+    server/                           the server's: keys, certificate, devices admitted, logs, status
     nodes/device-N/                   a device's: key, the jobs it was sent
 
 A device on another machine is given the first line alone, and makes its key there.
@@ -30,7 +30,7 @@ class RoundsConfig:
     attempts: Annotated[int, Between(1)] = 5
     wait_seconds: Annotated[float, Between(above=0)] = 3600.0
     wait_for: Annotated[int, Between(0)] = 0
-    batch: Annotated[int, Between(1, 1000)] = 16
+    batch: Annotated[int, Between(1, 1000)] = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class FederationConfig:
     """A federation: its name, where its server is, and whether the way there is encrypted and devices known.
 
     `masked_with` is the fewest devices whose sum the server may learn; 0: it sees every device's update. `poll` is how
-    many seconds a device that has nothing to do lets pass before it asks the server again.
+    many seconds a device that has nothing to do lets pass before it asks the server again. `in_memory` says where the
+    server keeps what is on its way: in memory, or in a database on the disk at seven times the processor time.
     """
 
     name: str = "federation"
@@ -47,6 +48,7 @@ class FederationConfig:
     tls: bool = True
     masked_with: Annotated[int, Between(0, 65536)] = 3
     poll: Annotated[float, Between(0.05, 3600)] = 1.0
+    in_memory: bool = True
     metrics_port: Annotated[int, Between(0, 65535)] = 0
     rounds: RoundsConfig = field(default_factory=RoundsConfig)
 
@@ -78,6 +80,11 @@ class Folder:
         """Where devices find the server."""
         host = self.config.host
         return f"[{host}]:{self.config.port}" if ":" in host else f"{host}:{self.config.port}"
+
+    @property
+    def heartbeat(self) -> float:
+        """Seconds between a device's signs of life; without one for twice as long it is taken to be gone."""
+        return min(30.0, max(12.0, 15 * self.config.poll))
 
     @property
     def local_address(self) -> str:

@@ -16,9 +16,10 @@ from typing import Any
 
 from fedgram.flower.fleet import Content, Reply, Request
 
-_FETCHED_AT_ONCE, _PATIENCE = 32, 120.0  # replies, and seconds for one that has been announced
+_PATIENCE = 120.0  # seconds for a reply that has been announced
 _FORGOTTEN = 60.0  # seconds after which a reply is dropped that nobody asks for any more
-_PUSHED_AT_ONCE = _PULLED_AT_ONCE = 25  # a request that takes Flower more than 30 s is lost, with what it had fetched
+_PUSHED_AT_ONCE, _ASKED_AT_ONCE = 25, 100  # what takes Flower more than 30 s is lost, with what it had fetched
+_BETWEEN, _RESPITE = 0.1, 4.0  # seconds between questions for replies: so many, and times as long as one took
 _LITTLE = 1 << 18
 MESSAGE_TYPES = {"join": "query.join", "report": "train.report", "secure": "train.secure"}
 
@@ -49,6 +50,8 @@ class GridFleet:
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
+        self._not_before = 0.0
+        self._announced: dict[str, tuple[Any, Any]] = {}
         self._fetching: set[str] = set()
         self._ready: dict[str, tuple[Reply, float]] = {}
         self._fetched: queue.SimpleQueue[Reply] = queue.SimpleQueue()
@@ -76,22 +79,26 @@ class GridFleet:
             names += [name or "" for name in self._grid.push_messages(messages)]
         return names
 
-    def poll(self, requests: Iterable[str]) -> list[Reply]:
-        """Pull the replies that have come.
+    def poll(self, requests: Iterable[str], *, most: int = 32) -> list[Reply]:
+        """Pull the replies that have come; no more than `most` are in memory at a time.
 
         A device announces its reply, and then sends it part by part. Flower's `pull_messages` waits for all parts of
         one reply before it turns to the next, for minutes if a device stops half-way; here each is fetched by a
-        thread, of which there are a few.
+        thread, of which there are a few. An announcement is small: all are heard, and wait their turn.
         """
         wanted = list(requests)
-        open_ = [name for name in wanted if name not in self._fetching and name not in self._ready]
-        for first in range(0, len(open_), _PULLED_AT_ONCE):
-            if len(self._fetching) + len(self._ready) >= _FETCHED_AT_ONCE:
-                break
-            for announced in self._announced(open_[first : first + _PULLED_AT_ONCE]):
-                name = announced[0].metadata.reply_to_message_id
-                self._fetching.add(name)
-                threading.Thread(target=self._fetch, args=(name, *announced), daemon=True).start()
+        began = time.monotonic()
+        if len(self._announced) < most and began >= self._not_before:
+            known = self._announced.keys() | self._fetching | self._ready.keys()
+            open_ = [name for name in wanted if name not in known]
+            for first in range(0, len(open_), _ASKED_AT_ONCE):
+                self._announced |= self._ask(open_[first : first + _ASKED_AT_ONCE])
+            now = time.monotonic()
+            self._not_before = now + max(_BETWEEN, _RESPITE * (now - began))
+        while self._announced and len(self._fetching) + len(self._ready) < most:
+            name = next(iter(self._announced))
+            self._fetching.add(name)
+            threading.Thread(target=self._fetch, args=(name, *self._announced.pop(name)), daemon=True).start()
         while not self._fetched.empty():
             reply = self._fetched.get()
             self._fetching.discard(reply.request)
@@ -101,11 +108,13 @@ class GridFleet:
         self._ready = {name: ready for name, ready in self._ready.items() if ready[1] > old}
         return came
 
-    def _announced(self, names: list[str]) -> list[tuple[Any, Any]]:
+    def _ask(self, names: list[str]) -> dict[str, tuple[Any, Any]]:
+        """The replies to these requests that were announced."""
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
         found = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=names))
-        return list(zip(found.messages_list, found.message_object_trees, strict=True))
+        pairs = zip(found.messages_list, found.message_object_trees, strict=True)
+        return {message.metadata.reply_to_message_id: (message, tree) for message, tree in pairs}
 
     def _fetch(self, name: str, announced: Any, tree: Any) -> None:
         try:

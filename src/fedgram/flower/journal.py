@@ -16,6 +16,7 @@ LOG, STATUS = "log.jsonl", "status.json"
 _COUNTED = ("asked", "reports", "late", "bytes_sent", "bytes_received")
 _BY_REASON = ("failed", "refused")
 _PROGRESS_SECONDS = 1.0
+NO_NOISE = "no noise is added, so ε has no bound"
 
 
 class Journal:
@@ -54,7 +55,7 @@ class Journal:
         status["state"] = event if event != "progress" else "collecting"
         status["time"] = round(now, 3)
         self._shown = now
-        with atomic_write(self._folder / STATUS) as file:
+        with atomic_write(self._folder / STATUS, durable=event != "progress") as file:
             file.write(json.dumps(status).encode())
 
     def _add(self, about: Mapping[str, Any]) -> None:

@@ -63,13 +63,11 @@ class MaskedRound:
         answered = 0
         while waiting and self._clock() < end and not self._enough(step, answered):
             came = 0
-            names = list(waiting)
-            for first in range(0, len(names), self._plan.batch):
-                for reply in self._fleet.poll(names[first : first + self._plan.batch]):
-                    device = waiting.pop(reply.request, None)
-                    if device is not None:
-                        came += 1
-                        answered += self._take(device, reply)
+            for reply in self._fleet.poll(list(waiting), most=self._plan.batch):
+                device = waiting.pop(reply.request, None)
+                if device is not None:
+                    came += 1
+                    answered += self._take(device, reply)
             self._on_progress(self.tally)
             if not came:
                 self._sleep(self._plan.poll)

@@ -54,12 +54,16 @@ def start_superlink(folder: Folder, *, host: str, log: IO[bytes] | None = None) 
         safety.append("--enable-supernode-auth")
     else:
         safety = ["--insecure"]
+    database = ":flwr-in-memory:" if folder.config.in_memory else str(secret / "superlink.db")
+    env = environment(secret / "flwr")
+    if folder.config.in_memory:
+        env |= {"FEDGRAM_ADMITTED": str(secret), "FEDGRAM_HEARTBEAT": str(folder.heartbeat)}
     command = [
         sys.executable, "-m", "fedgram.flower.superlink", *safety, "--host", host, "--port", str(folder.config.port),
-        "--database", str(secret / "superlink.db"), "--disable-runtime-dependency-installation",
+        "--database", database, "--disable-runtime-dependency-installation",
     ]  # fmt: skip
     secret.mkdir(mode=0o700, exist_ok=True)
-    return subprocess.Popen(command, env=environment(secret / "flwr"), stdout=log, stderr=log, start_new_session=True)
+    return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 
 def start_supernode(
@@ -85,6 +89,7 @@ def start_supernode(
     ]  # fmt: skip
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     env = {**environment(home / "flwr"), "FEDGRAM_APP": str(folder.app), "FEDGRAM_POLL": str(folder.config.poll)}
+    env["FEDGRAM_HEARTBEAT"] = str(folder.heartbeat)
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 

@@ -39,7 +39,7 @@ class RoundPlan:
     attempts: int = 5
     wait_for: int = 1
     wait_seconds: float = 600.0
-    batch: int = 16
+    batch: int = 32
     poll: float = 0.2
 
     def __post_init__(self) -> None:
@@ -145,23 +145,21 @@ def collect(
 def _take(fleet: Fleet, waiting: dict[str, int], fold: Fold, plan: RoundPlan, tally: Tally) -> int:
     """Fetch what has come, a few replies at a time, and sum it; returns how many came."""
     came = 0
-    names = list(waiting)
-    for first in range(0, len(names), plan.batch):
-        for reply in fleet.poll(names[first : first + plan.batch]):
-            device = waiting.pop(reply.request, None)
-            if device is None:
-                tally.refused["answers nothing"] += 1
-                continue
-            came += 1
-            tally.bytes_received += reply.size
-            if problem := problem_of(reply):
-                tally.failed[problem] += 1
-            elif reason := fold(device, reply.content or {}):
-                tally.refused[reason] += 1
-            else:
-                tally.reports += 1
-            if tally.reports >= plan.devices:
-                return came
+    for reply in fleet.poll(list(waiting), most=plan.batch):
+        device = waiting.pop(reply.request, None)
+        if device is None:
+            tally.refused["answers nothing"] += 1
+            continue
+        came += 1
+        tally.bytes_received += reply.size
+        if problem := problem_of(reply):
+            tally.failed[problem] += 1
+        elif reason := fold(device, reply.content or {}):
+            tally.refused[reason] += 1
+        else:
+            tally.reports += 1
+        if tally.reports >= plan.devices:
+            break
     return came
 
 

@@ -44,7 +44,7 @@ def carry_out(
             elif now - (last_seen if held_once else started) > (_LOST_SECONDS if held_once else _START_SECONDS):
                 stop_run(folder, run)
                 run = None
-            elif run_status(folder, run) in ("failed", "stopped", "completed") and not outcome(work):
+            elif run_status(folder, run) in ("failed", "stopped", "completed", "unknown") and not outcome(work):
                 run = None
             away_since = None
         except Unreachable:

@@ -6,11 +6,17 @@ the processes that execute them (`/v1/runtime`), and to start a run is to run co
 
 import ipaddress
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
+
+from fedgram.flower.admitted import restore
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_SWITCH = 0.001  # seconds after which the thread that answers lets the one that listens in
 OPEN = ("/v1/fleet/", "/health")
 
 
@@ -48,9 +54,25 @@ def main() -> None:
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
 
+    from fedgram.flower.short_way import ShortWay
+
+    sys.setswitchinterval(_SWITCH)
     start_parent_process_monitor(os.getppid())  # end with whoever started this
-    extensions.get_middleware = lambda: (Middleware(DevicesOnly),)
+    extensions.get_middleware = lambda: (Middleware(DevicesOnly), Middleware(ShortWay))
+    if admitted := os.environ.get("FEDGRAM_ADMITTED"):
+        extensions.get_lifespan_contexts = lambda: (_restoring(Path(admitted)),)
     flower_superlink()
+
+
+def _restoring(server: Path) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """What the SuperLink enters before it answers the first request."""
+
+    @asynccontextmanager
+    async def context(app: Any) -> AsyncIterator[None]:
+        restore(server, app.state.linkstate_factory.state(), float(os.environ["FEDGRAM_HEARTBEAT"]))
+        yield
+
+    return context
 
 
 if __name__ == "__main__":

@@ -49,10 +49,9 @@ def main() -> None:
         return fused(content, run)
 
     loop.get_fused_config_from_fab = checked
-    poll = float(os.environ["FEDGRAM_POLL"])
-    loop.time = _Time(poll)
+    loop.time = _Time(float(os.environ["FEDGRAM_POLL"]))
     for name in ("flwr.supernode.fleet_http_connection", "flwr.supercore.heartbeat"):
-        setattr(import_module(name), "HEARTBEAT_DEFAULT_INTERVAL", min(30.0, max(12.0, 15 * poll)))  # noqa: B010
+        setattr(import_module(name), "HEARTBEAT_DEFAULT_INTERVAL", float(os.environ["FEDGRAM_HEARTBEAT"]))  # noqa: B010
     start_parent_process_monitor(os.getppid())  # end with whoever started this
     worker = _start_worker(sys.argv)
     try:

@@ -95,3 +95,13 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
         fail()
     assert target.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_need_not_outlive_a_power_cut_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("os.fsync", flushed.append)
+    for durable in (False, True):
+        with atomic_write(tmp_path / "status", durable=durable) as file:
+            file.write(b"%d" % durable)
+        assert (tmp_path / "status").read_bytes() == b"%d" % durable
+        assert len(flushed) == durable

@@ -55,7 +55,7 @@ class LocalFleet:
                 self.replies[name] = Reply(name, changed)
         return names
 
-    def poll(self, requests: Iterable[str]) -> list[Reply]:
-        came = [self.replies.pop(name) for name in requests if name in self.replies]
+    def poll(self, requests: Iterable[str], *, most: int = 32) -> list[Reply]:
+        came = [self.replies.pop(name) for name in [name for name in requests if name in self.replies][:most]]
         self.largest_batch = max(self.largest_batch, len(came))
         return came

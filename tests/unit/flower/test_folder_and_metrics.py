@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from fedgram.core.errors import FedgramError
-from fedgram.flower.folder import FederationConfig, make_folder, open_folder
+from fedgram.flower.folder import FederationConfig, Folder, make_folder, open_folder
 from fedgram.flower.journal import Journal, read_status
 from fedgram.flower.keeping import ComeBack, keep, why_refused
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
@@ -168,3 +168,54 @@ def test_commands_refuse_what_is_no_federation(tmp_path: Path, refused: Callable
     (tmp_path / "fed" / "federation.toml").write_text("nmae = 'x'\n")
     assert "did you mean name?" in refused("federation", "status", tmp_path / "fed")
     assert threading.active_count() < 20
+
+
+def test_status_says_that_privacy_has_no_bound_where_no_noise_is_added(tmp_path: Path, fedgram: Any) -> None:
+    fedgram("federation", "init", tmp_path / "fed", "--port", free_port())
+    Journal(tmp_path / "fed" / "server", "fedavg", 3).tell("round committed", {"round": 2})
+    text = fedgram("federation", "status", tmp_path / "fed")
+    assert "2 of 3" in text
+    assert "none: no noise is added" in next(line for line in text.splitlines() if line.startswith("epsilon"))
+    status = fedgram("federation", "status", tmp_path / "fed", "--json")
+    assert (status["epsilon"], status["round"], status["rounds"]) == (None, 2, 3)
+    assert "no noise is added" in status["epsilon_reason"]
+
+
+@pytest.mark.parametrize(("code", "status"), [(404, "unknown"), (500, None)])
+def test_a_run_from_before_a_crash_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, status: str | None
+) -> None:
+    import httpx
+    from flwr.supercore.control import ControlHttpClient
+
+    from fedgram.flower.control import run_status
+
+    def refuse(*_: object) -> None:
+        request = httpx.Request("POST", "http://127.0.0.1")
+        raise httpx.HTTPStatusError("", request=request, response=httpx.Response(code, request=request))
+
+    monkeypatch.setattr(ControlHttpClient, "ListRuns", refuse)
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False, port=free_port()))
+    if status:
+        assert run_status(home, 5) == status
+    else:
+        with pytest.raises(FedgramError, match="HTTP 500"):
+            run_status(home, 5)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_servers_state_is_where_the_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    from fedgram.flower.processes import start_superlink
+
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, env, **_: started.append((command, env)))
+    home = make_folder(tmp_path / "fed", FederationConfig(in_memory=in_memory, poll=2.0))
+    start_superlink(home, host="127.0.0.1")
+    ((command, env),) = started
+    database = command[command.index("--database") + 1]
+    assert database == (":flwr-in-memory:" if in_memory else str(home.server / "superlink.db"))
+    assert env.get("FEDGRAM_ADMITTED") == (str(home.server) if in_memory else None)
+    assert home.heartbeat == 30.0
+    assert Folder(tmp_path, FederationConfig(poll=0.5)).heartbeat == 12.0

@@ -24,10 +24,10 @@ class SlowFleet(GridFleet):
         super().__init__(None)
         self.left, self.slow, self.never = names, slow, threading.Event()
 
-    def _announced(self, names: list[str]) -> list[tuple[Any, Any]]:
+    def _ask(self, names: list[str]) -> dict[str, tuple[Any, Any]]:
         found = [name for name in names if name in self.left]
         self.left = [name for name in self.left if name not in found]
-        return [(Announced(name), None) for name in found]
+        return {name: (Announced(name), None) for name in found}
 
     def _fetch(self, name: str, announced: Any, tree: Any) -> None:  # noqa: ARG002
         if name in self.slow:
@@ -42,13 +42,12 @@ def test_replies_that_stop_half_way_hold_nobody_up() -> None:
     waiting, came = set(names), list[str]()
     until = time.monotonic() + 30
     while len(came) < len(names) - len(slow) and time.monotonic() < until:
-        batches = sorted(waiting)
-        for first in range(0, len(batches), 16):
-            wanted = batches[first : first + 16]
-            for reply in fleet.poll(wanted):
-                assert reply.request in wanted
-                waiting.remove(reply.request)
-                came.append(reply.request)
+        replies = fleet.poll(sorted(waiting), most=16)
+        assert len(replies) <= 16
+        assert len(fleet._fetching) + len(fleet._ready) <= 16
+        for reply in replies:
+            waiting.remove(reply.request)
+            came.append(reply.request)
     assert waiting == slow
     assert len(came) == len(set(came))
     fleet.never.set()

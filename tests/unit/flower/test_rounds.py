@@ -14,9 +14,11 @@ from fedgram.federated.task import Update
 from fedgram.federated.unigram_collection import UnigramState
 from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.fleet import Request
+from fedgram.flower.folder import FederationConfig, Folder
 from fedgram.flower.job import UnigramJob
 from fedgram.flower.rounds import RoundPlan, order_of_asking
 from fedgram.flower.server import Server, run_unigrams
+from fedgram.flower.stages import round_plan
 from fedgram.text.population import population_from_messages
 from fedgram.text.synthetic import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
@@ -251,6 +253,43 @@ def test_devices_that_leave_a_masked_round_are_left_out_of_its_sum(tmp_path: Pat
     only = Devices(POPULATION, DEVICES.codes, np.array(counted, np.int64))
     assert same(state, run_rounds(JOB.task(), only, CohortPlan(12, 1.0, 0.0), rounds=1, seed=5))
     assert next(about["late"] for event, about in told if event == "round summed") == (0 if step == 3 else 2)
+
+
+@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_a_small_masked_round_with_the_usual_settings_bears_the_loss_of_one(
+    tmp_path: Path, count: int, step: int
+) -> None:
+    home = Folder(tmp_path, FederationConfig())
+    plan, masking = round_plan(home, count, 1.0), SecureSettings(min_devices=home.config.masked_with)
+
+    def leave(request: Request, reply: dict[str, bytes]) -> dict[str, bytes] | None:
+        leaves = request.action == "secure" and request.node == 101 and request.content["message"][5] == 2 * step + 1
+        return None if leaves else reply
+
+    fleet = LocalFleet(make_devices(tmp_path, {n: TEXTS[n] for n in range(count)}, masking), leave)
+    server, told = make_server(fleet, plan, masking)
+    state = run_unigrams(server, JOB, 1, tmp_path / "ledger", {})
+    assert state.rounds[0].devices == (count if step == 3 else count - 1)
+    assert "round abandoned" not in [event for event, _ in told]
+
+
+def test_a_masked_round_of_three_is_tried_again_when_one_leaves(tmp_path: Path) -> None:
+    home = Folder(tmp_path, FederationConfig())
+    plan, masking = round_plan(home, 3, 1.0), SecureSettings(min_devices=home.config.masked_with)
+    left: list[int] = []
+
+    def leave_once(request: Request, reply: dict[str, bytes]) -> dict[str, bytes] | None:
+        if not left and request.action == "secure" and request.content["message"][5] == 5:
+            left.append(request.node)
+            return None
+        return reply
+
+    fleet = LocalFleet(make_devices(tmp_path, {n: TEXTS[n] for n in range(3)}, masking), leave_once)
+    server, told = make_server(fleet, plan, masking)
+    state = run_unigrams(server, JOB, 1, tmp_path / "ledger", {})
+    assert state.rounds[0].devices == 3
+    assert [event for event, _ in told].count("round abandoned") == 1
 
 
 def test_masked_rounds_with_too_few_devices_are_abandoned(tmp_path: Path) -> None:
