@@ -2,7 +2,7 @@
 
     python -m benchmarks.real_networks pack users.parquet supplement.txt U.unigrams -o en_us.npz   (beside the text)
     python -m benchmarks.real_networks train en_us-W_30K en_us.npz [--pieces P.model] -o FOLDER    (beside the GPU)
-    python -m benchmarks.real_networks precision en_us-W_30K en_us.npz -o FOLDER                   (bf16 against float32)
+    python -m benchmarks.real_networks precision en_us-W_30K en_us.npz -o FOLDER                (bf16 against float32)
     python -m benchmarks.real_networks show FOLDER… -o docs/results                                (curves and a table)
 
 The GPU's machine needs torch, triton, numpy, numba and safetensors alone. `RECIPES` has the settings, which were found

@@ -1,0 +1,86 @@
+"""How a round of FederatedAveraging grows: its time with the cohort's tokens, its memory with the population.
+
+    python -m benchmarks.federated_growth [--preset W_demo] [--users 1000 10000 100000]
+
+Users of 10 sentences of 12 words, drawn at random. Each row is a process of its own, which opens the population and
+trains three rounds; the best of them counts. *Own memory* is what the process has besides the population's file, which
+is mapped and can be dropped by the system at any time.
+"""
+
+import argparse
+import multiprocessing
+import re
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.measure import save
+
+from fedgram.fedavg.engine import chunk_size, plan_round, train_round
+from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
+from fedgram.federated.cohort import CohortPlan, choose_cohort
+from fedgram.federated.driver import Devices
+from fedgram.neural.model import PRESETS, initial_weights
+from fedgram.neural.network import as_arrays
+from fedgram.neural.ranks import Ranks
+from fedgram.text.population import Population, open_population, write_population
+from fedgram.text.vocabulary import SPECIAL
+
+SENTENCES, LENGTH, CPU = 10, 12, torch.device("cpu")
+
+
+def population(users: int, words: int) -> Population:
+    tokens = np.random.default_rng(0).integers(0, words, users * SENTENCES * LENGTH).astype(np.int32)
+    return Population(
+        tuple(f"u{k:09}" for k in range(users)), np.zeros(users, np.uint8), np.arange(users + 1) * SENTENCES,
+        np.arange(users * SENTENCES + 1) * LENGTH, tokens, tuple(f"w{k}" for k in range(words)),
+    )  # fmt: skip
+
+
+def measure(path: str, preset: str, clients: int, answer: Any) -> None:
+    torch.set_num_threads(1)
+    people, shape = open_population(path), PRESETS[preset].shape
+    devices = Devices(people, (np.arange(len(people.words)) + len(SPECIAL)).astype(np.int32), people.clients("train"))
+    task = FederatedAveraging(shape, as_arrays(initial_weights(shape, seed=0)), TrainingPlan(rows=8, length=12))
+    best, tokens = float("inf"), 0
+    for number in (1, 2, 3):
+        began = perf_counter()
+        cohort = choose_cohort(CohortPlan(clients), devices.clients, seed=1, round_number=number)
+        size = chunk_size(task, CPU)
+        chunks, report = plan_round(task, devices, cohort, seed=1, round_number=number, chunk=size)
+        train_round(task, task.init(), chunks, device=CPU, ranks=Ranks())
+        best, tokens = min(best, perf_counter() - began), report.targets
+    status = Path("/proc/self/status").read_text()
+    own, mapped = (int(re.findall(rf"{name}:\s+(\d+)", status)[0]) / 1e3 for name in ("RssAnon", "RssFile"))
+    answer.put((best, tokens, own, mapped))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="W_demo")
+    parser.add_argument("--users", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--clients", type=int, nargs="+", default=[25, 50, 100, 200, 400])
+    given = parser.parse_args()
+    context, rows = multiprocessing.get_context("spawn"), []
+    with tempfile.TemporaryDirectory() as folder:
+        for users in given.users:
+            write_population(f"{folder}/{users}.arrow", population(users, PRESETS[given.preset].shape.words - 10))
+        cases = [(given.users[0], c) for c in given.clients] + [(u, given.clients[0]) for u in given.users[1:]]
+        for users, clients in cases:
+            answer = context.Queue()
+            child = context.Process(target=measure, args=(f"{folder}/{users}.arrow", given.preset, clients, answer))
+            child.start()
+            seconds, tokens, own, mapped = answer.get()
+            child.join()
+            rows.append({
+                "users": users, "clients a round": clients, "tokens": tokens, "seconds a round": seconds,
+                "tokens/s": tokens / seconds, "own memory, MB": own, "mapped, MB": mapped,
+            })  # fmt: skip
+    save("federated_growth", rows)
+
+
+if __name__ == "__main__":
+    main()
