@@ -21,6 +21,7 @@ from fedgram.automata.build import ngrams_of
 from fedgram.cli.main import run as run_command
 from fedgram.distill.nn2wfa import UncasedWordNN2WFA
 from fedgram.formats.artefact import read_ngram
+from fedgram.pipeline import refit_stage
 from fedgram.pipeline.config import read_run_config
 from fedgram.pipeline.model_stages import pieces_way, words_way
 from fedgram.pipeline.stages import run_stages
@@ -71,7 +72,8 @@ thresholds = [1, 1000]
 """
 STAGES = [
     "population", "unigrams", "external", "pretrain_words", "train_words", "pieces", "pretrain_pieces",
-    "train_pieces", "distill_words", "distill_pieces", "final", "pack", "baselines", "evaluation", "clipping", "report",
+    "train_pieces", "distill_words", "distill_pieces", "refit", "final", "pack", "baselines", "evaluation", "clipping",
+    "report",
 ]  # fmt: skip
 
 
@@ -124,17 +126,20 @@ def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Pat
     assert again["ran"] == []
     found = json.loads((done / "evaluation.json").read_text())
     names = {f"A_{by}_{letter}" for by in "WP" for letter in "eimr"}
-    models = names | {"Baseline", "Final model", "lm.fgram", "Pooled text", "Pooled + supplement"}
+    models = names | {"Refit", "Baseline", "Final model", "lm.fgram", "Pooled text", "Pooled + supplement"}
     assert set(found["cased"]["models"]) == models
-    assert set(found["uncased"]["models"]) == models | {"R_W (network)"}
+    assert set(found["uncased"]["models"]) == models | {"R_W (network)", "Refit (uncased)"}
     for by_case in ("uncased", "cased"):
         packed, full = (found[by_case]["models"][name]["top1"]["value"] for name in ("lm.fgram", "Final model"))
         assert packed == pytest.approx(full, abs=0.5)
     chosen = json.loads((done / "final.json").read_text())
     assert chosen["dev_top1"][chosen["chosen"]] == max(chosen["dev_top1"].values())
+    assert {*names, "Refit"} <= set(chosen["dev_top1"])
+    assert json.loads((done / "refit.json").read_text())["passes"][-1]["devices"] > 70
     for name in ("report.html", "report.md"):
         text = (done / "report" / name).read_text("utf-8")
-        for title in ("Table 1", "Table 3", "Table 4", "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "Privacy"):
+        tables = "Table 1", "Table 3", "Table 4", "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "Privacy"
+        for title in (*tables, "Refit (uncased)", "in 4 passes a device sends marks in a sketch"):
             assert title in text
     assert not list((done / ".work").iterdir())
 
@@ -202,6 +207,32 @@ def test_the_report_in_a_browser(done: Path, tmp_path: Path, width: int, dark: b
         assert (tmp_path / "report.png").stat().st_size > 100_000
     finally:
         browser.close()
+
+
+def test_without_a_refit(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
+    workspace = copy(done, tmp_path)
+    path = changed(config, tmp_path, "[baselines]", "[refit]\nrun = false\n[baselines]")
+    ran = fedgram("run", path, "-w", workspace, "--json")["ran"]
+    assert ran[0] == "final"
+    assert "Refit" not in json.loads((workspace / "final.json").read_text())["dev_top1"]
+    assert "Refit" not in json.loads((workspace / "evaluation.json").read_text())["uncased"]["models"]
+    assert "no device is asked again" in (workspace / "report" / "report.md").read_text("utf-8")
+
+
+def test_devices_are_asked_once(done: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refit that was interrupted goes on from the devices' counts."""
+    c = read_run_config(config)
+    inputs = {name: done / name for name in ("users.arrow", "A_W.ngram", "A_W_r.ngram")}
+    work = Work(None, tmp_path, inputs)
+    refit_stage.refit(work, c.refit, c.budget, c.seed)
+    (tmp_path / "refit.ngram").unlink()
+    monkeypatch.setattr(refit_stage, "count_on_devices", None)
+    refit_stage.refit(work, c.refit, c.budget, c.seed)
+    assert (tmp_path / "refit.ngram").read_bytes() == (done / "refit.ngram").read_bytes()
+    cased, uncased = (read_ngram(done / name) for name in ("refit.ngram", "refit_uncased.ngram"))
+    assert max(cased.topology.arcs, uncased.topology.arcs) <= c.budget.ngrams
+    assert all(uncase(word) == word for word in uncased.vocabulary.words)
+    assert {uncase(word) for word in cased.vocabulary.words} == set(uncased.vocabulary.words)
 
 
 def test_artefacts_from_elsewhere(done: Path, config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:

@@ -2,12 +2,15 @@
 
 import numpy as np
 
+from fedgram.automata.counting import counts_from_visits, expected_visits, summed_counts
 from fedgram.automata.model import NGramModel, model_from_weights
 from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs
 from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import EOS
+
+_NEVER = 1e-300
 
 
 def closed_under_parents(topology: Topology, keep: BoolArray) -> BoolArray:
@@ -69,11 +72,14 @@ def prune_to_threshold(model: NGramModel, theta: float) -> NGramModel:
     return keep_ngrams(model, relative_entropy_scores(model) >= np.log1p(theta))
 
 
-def prune_to_size(model: NGramModel, max_ngrams: int, *, split_ties: bool = False) -> NGramModel:
+def prune_to_size(
+    model: NGramModel, max_ngrams: int, *, split_ties: bool = False, expected_histories: bool = False
+) -> NGramModel:
     """The most useful n-grams, at most `max_ngrams` of them; unigrams are never dropped.
 
     N-grams of equal use stay or go together, so that the result does not depend on how words are numbered; with
-    `split_ties` the shorter and earlier of them stay, and the budget is met exactly.
+    `split_ties` the shorter and earlier of them stay, and the budget is met exactly. See `relative_entropy_scores` for
+    `expected_histories`.
     """
     unigrams = int(model.topology.first_arc[1])
     if max_ngrams < unigrams:
@@ -82,7 +88,8 @@ def prune_to_size(model: NGramModel, max_ngrams: int, *, split_ties: bool = Fals
         )
     if max_ngrams >= model.topology.arcs:
         return model
-    return keep_ngrams(model, best_ngrams(relative_entropy_scores(model), max_ngrams, split_ties=split_ties))
+    scores = relative_entropy_scores(model, expected_histories=expected_histories)
+    return keep_ngrams(model, best_ngrams(scores, max_ngrams, split_ties=split_ties))
 
 
 def best_ngrams(scores: FloatArray, count: int, *, split_ties: bool = False) -> BoolArray:
@@ -103,15 +110,18 @@ def _tied(better: float, worse: float) -> bool:
     return bool(np.isfinite(better) and better - worse <= 1e-9 * abs(better))  # closer than the scores' own rounding
 
 
-def relative_entropy_scores(model: NGramModel) -> FloatArray:
+def relative_entropy_scores(model: NGramModel, *, expected_histories: bool = False) -> FloatArray:
     """By how many nats a word the model changes if an n-gram is dropped; for an n-gram that others need, at least
     as much as for them; infinite for unigrams.
+
+    A history's probability is the product of its words' weights, as Stolcke has it, which is little for words that
+    come up mostly in longer n-grams, such as those with the capital of a first word; or if `expected_histories`, how
+    often the model says it, for which the model must be normalised.
     """
     t = model.topology
     lower, entering, source = backoff_arcs(t), entering_arcs(t), arc_sources(t)
-    scores = _relative_entropy(
-        t.first_arc, t.backoff, lower, _history_log_probs(model, entering, source), model.log_weight, model.log_backoff
-    )
+    history = _expected_log_probs(model) if expected_histories else _history_log_probs(model, entering, source)
+    scores = _relative_entropy(t.first_arc, t.backoff, lower, history, model.log_weight, model.log_backoff)
     _raise_parents(scores, lower, entering, source)
     return scores
 
@@ -120,6 +130,13 @@ def _history_log_probs(model: NGramModel, entering: IntArray, source: IntArray) 
     t = model.topology
     end = int(np.searchsorted(t.label[: t.first_arc[1]], EOS))
     return _accumulate_history(entering, source, model.log_weight, t.start, float(model.log_weight[end]))
+
+
+def _expected_log_probs(model: NGramModel) -> FloatArray:
+    """Log p(h) by how often the model passes through h; all its positions pass through the empty history."""
+    _, through = summed_counts(counts_from_visits(model, expected_visits(model, tolerance=1e-9), 1.0))
+    log_p: FloatArray = np.log(np.maximum(through / through[0], _NEVER))
+    return log_p
 
 
 @kernel

@@ -213,17 +213,21 @@ def run_command(folder: str, config: str, workspace: Path, as_json: bool, **opti
     """Do what `fedgram run` does, with unigrams and networks from the federation's devices.
 
     It is run on the server's machine, while `federation serve` runs there. A second run does only what changed, and a
-    killed one goes on where it was, as does one whose server was killed.
+    killed one goes on where it was, as does one whose server was killed. The refit is left out: devices of a federation
+    do not count n-grams yet.
     """
     from fedgram.flower.folder import open_folder
     from fedgram.flower.processes import require_flower, wait_until_served
-    from fedgram.flower.stages import on_federation
+    from fedgram.flower.stages import for_federation, on_federation
     from fedgram.pipeline.config import read_run_config
 
     require_flower()
     home = open_folder(folder)
     given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
     read = read_run_config(config, given)
+    if read.refit.run:
+        click.echo("fedgram: the refit is left out; devices of a federation do not count n-grams yet", err=True)
+        read = for_federation(read)
     if not options["dry_run"]:
         wait_until_served(home, seconds=30)
     execute(read, workspace, as_json=as_json, change=on_federation(home, read), **options)

@@ -67,10 +67,11 @@ def _print_preset(ctx: click.Context, _: click.Parameter, value: str | None) -> 
 def command(config: str, workspace: Path, as_json: bool, **options: Any) -> None:
     """Make a keyboard model from users' text, and report on it.
 
-    The whole paper as stages: unigrams and networks from devices, the eight n-gram models of Algorithm 1, the final one
-    packed for phones, baselines, evaluation on held-out users, and report/report.html. The workspace keeps every
-    stage's files; a second run does only what changed, and a killed one goes on where it was. The presets en_us and
-    pt_br have the paper's settings and want --users, --supplement and --whitelist; demo generates its typists.
+    The whole paper as stages: unigrams and networks from devices, the eight n-gram models of Algorithm 1, a refit to
+    n-grams that devices count, the best of them packed for phones, baselines, evaluation on held-out users, and
+    report/report.html. The workspace keeps every stage's files; a second run does only what changed, and a killed one
+    goes on where it was. The presets en_us and pt_br have the paper's settings and want --users, --supplement and
+    --whitelist; demo generates its typists.
     """
     given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
     execute(read_run_config(config, given), workspace, as_json=as_json, **options)

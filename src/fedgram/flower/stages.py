@@ -11,6 +11,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from fedgram.core.errors import FedgramError
 from fedgram.fedavg.run import RunResult
 from fedgram.flower.folder import Folder
 from fedgram.flower.job import FedAvgJob, Job, UnigramJob
@@ -40,6 +41,8 @@ def on_federation(folder: Folder, config: RunConfig) -> Callable[[list[Stage]], 
             functions[f"train_{what}"] = _training(folder, config, name)
 
     def change(stages: list[Stage]) -> list[Stage]:
+        if any(stage.name == "refit" for stage in stages):
+            raise FedgramError("devices of a federation do not count n-grams yet; set refit.run = false")
         own = {"federation": folder.config.name, "masked_with": folder.config.masked_with}
         return [
             replace(stage, function=functions[stage.name], config=[stage.config, own])
@@ -49,6 +52,11 @@ def on_federation(folder: Folder, config: RunConfig) -> Callable[[list[Stage]], 
         ]
 
     return change
+
+
+def for_federation(config: RunConfig) -> RunConfig:
+    """The configuration without the refit: its devices are simulated alone, and a federation's text is not here."""
+    return replace(config, refit=replace(config.refit, run=False))
 
 
 def _training(folder: Folder, config: RunConfig, name: str) -> Callable[[Work], None]:

@@ -149,6 +149,27 @@ class DistillationConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RefitConfig:
+    """The federated refit (beyond the paper): how devices count n-grams, and how the counts are joined with A_W_r.
+
+    A device counts at most `clip` words in a pass, at most `ngram_clip` at one n-gram. `pairs` looks for pairs of words
+    that `least` devices have, `grow` passes for longer n-grams, of at most `order` words. `prior` is β.
+    """
+
+    run: bool = True
+    clip: Annotated[float, Between(1)] = 20_000.0
+    ngram_clip: Annotated[float, Between(1)] = float("inf")
+    devices_per_round: AtLeastOne = 500
+    over_selection: Annotated[float, Between(1)] = 1.3
+    dropout: Annotated[float, Between(0, 0.99)] = 0.1
+    pairs: bool = True
+    grow: Annotated[int, Between(0, 9)] = 2
+    order: Annotated[int, Between(1, 7)] = 4
+    least: AtLeastOne = 2
+    prior: Positive = 3.0
+
+
+@dataclass(frozen=True, slots=True)
 class FinalConfig:
     """The model for the keyboard: the best on dev users, whose capitals may count; how it is packed and exported."""
 
@@ -203,6 +224,7 @@ class RunConfig:
     external: ExternalConfig = field(default_factory=ExternalConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    refit: RefitConfig = field(default_factory=RefitConfig)
     final: FinalConfig = field(default_factory=FinalConfig)
     baselines: BaselinesConfig = field(default_factory=BaselinesConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

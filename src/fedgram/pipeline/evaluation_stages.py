@@ -15,6 +15,7 @@ from fedgram.evaluate.predictor import Predictor
 from fedgram.evaluate.summary import summarize, summarize_experiment
 from fedgram.formats.artefact import read_ngram
 from fedgram.pipeline.config import BudgetConfig, ClippingConfig, EvaluationConfig, UnigramsConfig
+from fedgram.pipeline.model_stages import UNCASED, candidates
 from fedgram.pipeline.text_stages import collect, write_json
 from fedgram.pipeline.workspace import Work
 from fedgram.text.population import Population, open_population
@@ -44,8 +45,8 @@ class _Results:
 def evaluation(work: Work, config: EvaluationConfig, language: str, seed: int) -> None:
     """Every model on the split's users, with and without regard to capitals."""
     people, found = open_population(work.read("users.arrow")), _Results()
-    models = {name.removesuffix(".ngram"): name for name in work.inputs if name != "users.arrow"}
-    models = {NAMES.get(file, name): file for name, file in models.items()}
+    known = NAMES | candidates(work.inputs)
+    models = {known[file]: file for file in work.inputs if file in known}
     for name, file in models.items():
         if file.endswith(".safetensors"):
             network = open_predictor(work.read(file), cased=False)
@@ -54,7 +55,7 @@ def evaluation(work: Work, config: EvaluationConfig, language: str, seed: int) -
         model = unpack_model(open_model(work.read(file))) if file == "lm.fgram" else read_ngram(work.read(file))
         size = work.read(file).stat().st_size
         found.sizes.append({"model": name, "ngrams": model.topology.arcs, "bytes": size})
-        for cased in (False, True):
+        for cased in (False, True) if name != UNCASED else (False,):
             predictor = NGramPredictor(model, cased=cased)
             found.by_case[cased][name] = _judge(work, predictor, name, people, config.split)
         if name in (BASELINE, FINAL):

@@ -2,13 +2,13 @@
 
     distill_words    A_W_e, A_W_i, A_W_m, A_W_r from R_W
     distill_pieces   A_P_e, A_P_i, A_P_m, A_P_r from R_P
-    final            the best of them joined with the federated unigrams, as dev users judge
+    final            the best of them and the refitted one, joined with the federated unigrams, as dev users judge
     pack             lm.fgram, and exports
 
 Counting keeps a checkpoint in the stage's folder, so that a killed stage goes on from its last shard.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,18 @@ from fedgram.text.unigrams import read_unigrams
 from fedgram.text.wordpieces import load_pieces
 
 LETTERS = ("e", "i", "m", "r")
+REFIT, UNCASED = "Refit", "Refit (uncased)"
 EXPORTS = {
     "arpa": "lm.arpa", "openfst": "lm.fst", "g.fst": "G.fst", "aosp-combined": "lm.combined", "aosp-dict": "lm.dict",
     "onboard": "lm.onboard", "presage": "lm.presage.db",
 }  # fmt: skip
+
+
+def candidates(files: Iterable[str]) -> dict[str, str]:
+    """The names of the models that came of devices, by their files: the eight, and the refitted ones."""
+    named = {"refit.ngram": REFIT, "refit_uncased.ngram": UNCASED}
+    named |= {file: file.removesuffix(".ngram") for by in "WP" for file in model_files(by)}
+    return {file: named[file] for file in files if file in named}
 
 
 def model_files(by: str) -> tuple[str, ...]:
@@ -130,7 +138,7 @@ def _write(work: Work, by: str, models: Approximations) -> None:
 def final(work: Work, cased: bool, budget: BudgetConfig) -> None:
     """The best model on dev users, alone or joined with the unigrams in the way that is best on dev users."""
     people = open_population(work.read("users.arrow"))
-    names = [name for name in work.inputs if name.startswith(("A_W_", "A_P_"))]
+    names = {file: name for file, name in candidates(work.inputs).items() if name != UNCASED}
     advance, scores = work.begin("Choosing the final model on dev users", len(names) + 3), dict[str, float]()
     best: tuple[str, NGramModel] | None = None
 
@@ -141,8 +149,8 @@ def final(work: Work, cased: bool, budget: BudgetConfig) -> None:
             best = name, model
         advance(1)
 
-    for name in names:
-        judge(name.removesuffix(".ngram"), read_ngram(work.read(name)))
+    for file, name in names.items():
+        judge(name, read_ngram(work.read(file)))
     assert best
     base, model = best
     capitalizer = Capitalizer(read_ngram(work.read("A_W.ngram")))

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
+from math import isinf
 from pathlib import Path
 from typing import Any
 
 from fedgram import __version__
 from fedgram.evaluate.jackknife import Estimate
 from fedgram.federated.convergence import Convergence
-from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.config import RefitConfig, RunConfig
 from fedgram.pipeline.evaluation_stages import BASELINE, FINAL, POOLED
 from fedgram.pipeline.strict_toml import to_toml
 from fedgram.pipeline.text_stages import write_json
@@ -86,6 +87,12 @@ def _about(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
         if gain > 0 and most > 0:
             text += f"; the final model goes {gain / most:.0%} of the way there from the baseline"
         about["if text were collected"] = text
+    if "refit" in told:
+        counted = told["refit"]
+        about["refit"] = (
+            f"{counted['passes'][-1]['devices']:,} devices counted {counted['words_counted']:,} words at "
+            f"{counted['ngrams_counted']:,} n-grams"
+        )
     about |= {
         "distillation": f"{d.samples:,} samples a network, at most {config.budget.ngrams:,} n-grams a model",
         "final model": f"{final['chosen']}, the best on dev users ({final['dev_top1'][final['chosen']]:.2f} % top-1)",
@@ -156,18 +163,43 @@ def _privacy(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
     limit = "of any length" if t.update_norm is None else f"shortened to a norm of {t.update_norm:g}"
     trained = [name for name in ("R_W", "R_P") if name in told and not told[name].get("given")]
     reports = ", ".join(f"{told[name]['reports']:,} for {name}" for name in trained)
+    asked = "no device is asked again"
+    if config.refit.run:
+        asked = "for the refit devices are asked once more"
     privacy = {
         "unigrams": f"a device sends counts of whitelisted words, {clip} a report; {u['reports']:,} reports summed",
         "networks": f"a device sends a change of weights, {limit}; {reports} reports summed"
         if trained
         else "trained elsewhere",
-        "n-gram models": "from the networks' samples and the sums; no device is asked again",
+        "n-gram models": f"from the networks' samples and the sums; {asked}",
         "dev and test users": "take no part in training; they judge",
         "noise, secure sums": "none in this run: devices are simulated, and a server would see each report",
     }
+    if config.refit.run:
+        privacy["refit"] = _counted_ngrams(config.refit, told["refit"])
     if config.baselines.pooled:
         privacy["pooled baselines"] = "read the train users' text, to compare with; nothing else uses them"
     return privacy
+
+
+def _counted_ngrams(config: RefitConfig, told: Mapping[str, Any]) -> str:
+    """What devices send in the refit, and what the result may show of them."""
+    passes = told["passes"]
+    per_report = ", ".join(f"{p['bytes_a_report'] / 1000:,.1f}" for p in passes)
+    text = f"in {len(passes)} passes a device sends " + (
+        f"marks in a sketch of its pairs of words, by which the server finds those that {config.least} devices have, "
+        "and "
+        if config.pairs
+        else ""
+    )
+    text += (
+        f"counts of n-grams that the server proposes, of at most {config.clip:,g} words a pass"
+        f"{'' if isinf(config.ngram_clip) else f' and {config.ngram_clip:,g} at one n-gram'}; "
+        f"{passes[-1]['devices']:,} devices, {per_report} KB a report"
+    )
+    if config.pairs or config.grow:
+        text += "; an n-gram that grew may be of a single device"
+    return text
 
 
 def _without_folders(config: RunConfig) -> RunConfig:

@@ -1,10 +1,10 @@
 """The whole paper as stages: which files each reads and writes, and what of the configuration it depends on.
 
     population → unigrams → external → pretrain_words → train_words → pieces → pretrain_pieces → train_pieces
-    → distill_words → distill_pieces → final → pack → baselines → evaluation → clipping → report
+    → distill_words → distill_pieces → refit → final → pack → baselines → evaluation → clipping → report
 
 Unigrams, word pieces and networks may come from elsewhere: the configuration names their files, and their stages check
-and copy them. The federated refit of the final model, once there is one, stands between `final` and `pack`.
+and copy them.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import FedgramError
-from fedgram.pipeline import evaluation_stages, model_stages, network_stages, text_stages
+from fedgram.pipeline import evaluation_stages, model_stages, network_stages, refit_stage, text_stages
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_stages import model_files
 from fedgram.pipeline.report_stage import report, report_files
@@ -35,6 +35,7 @@ def run_stages(
         *_network_stages(config, "words", "R_W", config.words.preset, config.words.network, (), means),
         *(_piece_stages(config, means) if config.pieces.use else []),
         *_distilling_stages(config, means),
+        *_refit_stages(config),
         *_final_stages(config),
         *_measuring_stages(config, timings),
     ]
@@ -113,12 +114,19 @@ def _distilling_stages(c: RunConfig, means: Means) -> list[Stage]:
     return stages if c.pieces.use else stages[:1]
 
 
+def _refit_stages(c: RunConfig) -> list[Stage]:
+    if not c.refit.run:
+        return []
+    inputs = ("users.arrow", "A_W.ngram", "A_W_r.ngram")
+    return [_stage("refit", refit_stage.OUTPUTS, refit_stage.refit, c.refit, c.budget, c.seed, inputs=inputs)]
+
+
 def _final_stages(c: RunConfig) -> list[Stage]:
     exports = tuple(model_stages.EXPORTS[kind] for kind in dict.fromkeys(c.final.exports))
     return [
         _stage(
             "final", ("final.ngram", "final.json"), model_stages.final, c.final.cased, c.budget,
-            inputs=("users.arrow", "U.unigrams", "A_W.ngram", *_eight(c)),
+            inputs=("users.arrow", "U.unigrams", "A_W.ngram", *_eight(c), *_refitted(c)[:1]),
         ),
         _stage(
             "pack", ("lm.fgram", *exports, "package.json"), model_stages.pack_final, c.final, c.population.language,
@@ -138,7 +146,8 @@ def _measuring_stages(c: RunConfig, timings: Timings) -> list[Stage]:
         ),
         _stage(
             "evaluation", ("evaluation.json",), evaluation_stages.evaluation, c.evaluation, c.population.language,
-            c.seed, inputs=("users.arrow", "baseline.ngram", *_eight(c), "final.ngram", "lm.fgram", *networks, *pooled),
+            c.seed, inputs=("users.arrow", "baseline.ngram", *_eight(c), *_refitted(c), "final.ngram", "lm.fgram",
+                            *networks, *pooled),
         ),
     ]  # fmt: skip
     if c.clipping.run:
@@ -148,12 +157,18 @@ def _measuring_stages(c: RunConfig, timings: Timings) -> list[Stage]:
         told.append("clipping.json")
     if c.pieces.use:
         told.append("R_P.json")
+    if c.refit.run:
+        told.append("refit.json")
     stages.append(_stage("report", report_files(c), partial(report, timings=timings), c, inputs=tuple(told)))
     return stages
 
 
 def _eight(c: RunConfig) -> tuple[str, ...]:
     return model_files("W") + (model_files("P") if c.pieces.use else ())
+
+
+def _refitted(c: RunConfig) -> tuple[str, ...]:
+    return refit_stage.OUTPUTS[:2] if c.refit.run else ()
 
 
 def _named(**paths: str | None) -> dict[str, str]:

@@ -179,7 +179,8 @@ def external(work: Work, config: ExternalConfig, budget: BudgetConfig) -> None:
     options = TrainingOptions(
         config.order, config.smoothing, config.higher_order_words, config.min_count, open_vocabulary=True
     )
-    model = _train(_whitelisted(corpus, whitelist, budget.words), options, budget)
+    model = train(_whitelisted(corpus, whitelist, budget.words), options)
+    model = prune_to_size(model, budget.ngrams, split_ties=True)
     write_ngram(model, work.write("A_W.ngram"))
 
 
@@ -189,7 +190,10 @@ def baselines(work: Work, config: BaselinesConfig, budget: BudgetConfig) -> None
     options = TrainingOptions(config.order, config.smoothing, open_vocabulary=True)
 
     def model_of(corpus: Corpus) -> NGramModel:
-        return _train(_whitelisted(corpus, whitelist, budget.words), options, budget)
+        return within(train(_whitelisted(corpus, whitelist, budget.words), options))
+
+    def within(model: NGramModel) -> NGramModel:  # by the rule that favours Kneser-Ney models most
+        return prune_to_size(model, budget.ngrams, split_ties=True, expected_histories=True)
 
     work.begin("Training the baseline on the supplement", None)
     a = model_of(read_corpus([work.read("supplement.txt")]))
@@ -204,7 +208,7 @@ def baselines(work: Work, config: BaselinesConfig, budget: BudgetConfig) -> None
     advance = work.begin("Interpolating", len(config.shares))
     best, story = None, {}
     for share in config.shares:
-        mixed = prune_to_size(merge(a, b, weight=share), budget.ngrams, split_ties=True)
+        mixed = within(merge(a, b, weight=share))
         story[f"{share:g}"] = dev_accuracy(mixed, people, cased=False)
         if best is None or story[f"{share:g}"] > best[0]:
             best = story[f"{share:g}"], mixed, share
@@ -218,10 +222,6 @@ def dev_accuracy(model: NGramModel, people: Population, *, cased: bool) -> float
     """Top-1 accuracy over the typed words of dev users, in per cent."""
     top1 = evaluate(NGramPredictor(model, cased=cased), people, people.clients("dev")).measures["top1"]
     return 100.0 * float(top1.amount.sum() / top1.count.sum())
-
-
-def _train(corpus: Corpus, options: TrainingOptions, budget: BudgetConfig) -> NGramModel:
-    return prune_to_size(train(corpus, options), budget.ngrams, split_ties=True)
 
 
 def _pooled(people: Population) -> Corpus:

@@ -1,0 +1,91 @@
+"""The stage in which devices count n-grams: the federated refit, beyond the paper.
+
+Its prior is A_W_r in lower case. The train users' devices count its n-grams, and those that grow from them, on their
+own uncased text, clipped; the server fits the model to the sums (`distill/refit.py`) and gives it the capitals of A_W.
+The devices' counts are kept in the stage's folder, so that they are asked once.
+"""
+
+from fedgram.automata.lowercase import lowercase_model
+from fedgram.automata.model import NGramModel
+from fedgram.automata.prune import prune_to_size
+from fedgram.automata.topology import Topology
+from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.cased_ngrams import capitalize_model
+from fedgram.distill.casing import casing_of
+from fedgram.distill.counted_ngrams import read_counted, write_counted
+from fedgram.distill.ngram_collection import Limits
+from fedgram.distill.ngram_growth import Growth
+from fedgram.distill.pair_sketch import SketchSize
+from fedgram.distill.refit import CountedNGrams, Prior, RefitOptions, count_on_devices, refit_to_counts
+from fedgram.federated.cohort import CohortPlan
+from fedgram.federated.driver import Devices
+from fedgram.federated.one_pass import PassReport
+from fedgram.formats.artefact import read_ngram, write_ngram
+from fedgram.pipeline.config import BudgetConfig, RefitConfig
+from fedgram.pipeline.text_stages import write_json
+from fedgram.pipeline.workspace import Work
+from fedgram.text.population import open_population
+
+OUTPUTS = ("refit.ngram", "refit_uncased.ngram", "refit.json")
+_ROOM = 2  # times as many n-grams are given their capitals as are kept of them
+
+
+def refit(work: Work, config: RefitConfig, budget: BudgetConfig, seed: int) -> None:
+    """A_W_r fitted to what devices count, uncased and cased, both within the budget."""
+    options, kept = _options(config, _ROOM * budget.ngrams), work.write("counted")
+    work.begin("A_W_r in lower case", None)
+    prior = lowercase_model(read_ngram(work.read("A_W_r.ngram")))
+    if not kept.exists():
+        write_counted(kept, _count(work, prior, options, seed), prior)
+    counted = read_counted(kept, prior)
+    work.begin("Refitting", None)
+    wide = refit_to_counts(prior, counted, options)
+    uncased = _within(wide, budget)
+    work.begin("Giving the refitted model its capitals", None)
+    casing = casing_of(Capitalizer(read_ngram(work.read("A_W.ngram"))), prior.vocabulary)
+    cased = _within(capitalize_model(wide, casing), budget)
+    write_ngram(cased, work.write("refit.ngram"))
+    write_ngram(uncased, work.write("refit_uncased.ngram"))
+    passes = [
+        {"devices": p.devices, "rounds": p.rounds, "dropped": p.dropped, "late": p.late, "refused": p.refused,
+         "bytes": p.bytes, "bytes_a_report": round(p.bytes / max(p.devices, 1))}
+        for p in counted.passes
+    ]  # fmt: skip
+    ngrams = {"prior": prior, "uncased": uncased, "cased": cased}
+    write_json(work.write("refit.json"), {
+        "passes": passes, "words_counted": int(counted.count.sum()), "ngrams_counted": counted.topology.arcs,
+        "ngrams": {name: model.topology.arcs for name, model in ngrams.items()},
+    })  # fmt: skip
+
+
+def _options(config: RefitConfig, max_ngrams: int) -> RefitOptions:
+    return RefitOptions(
+        Limits(config.clip, config.ngram_clip),
+        CohortPlan(config.devices_per_round, config.over_selection, config.dropout),
+        SketchSize() if config.pairs else None,
+        Growth(passes=config.grow, shortest=3 if config.pairs else 2, order=config.order, least=config.least),
+        Prior(visits=config.prior),
+        max_ngrams,
+    )
+
+
+def _within(model: NGramModel, budget: BudgetConfig) -> NGramModel:
+    return prune_to_size(model, budget.ngrams, split_ties=True, expected_histories=True)
+
+
+def _count(work: Work, prior: NGramModel, options: RefitOptions, seed: int) -> CountedNGrams:
+    people = open_population(work.read("users.arrow"))
+    devices = Devices(people, people.word_ids(prior.vocabulary), people.clients("train"))
+    advance, done = work.begin("Asking devices", None), 0
+
+    def on_pass(what: str, topology: Topology | None) -> None:
+        nonlocal advance, done
+        number = f"{topology.arcs:,} " if topology else ""
+        advance, done = work.begin(f"Devices count {number}{what}", len(devices.clients)), 0
+
+    def on_round(report: PassReport) -> None:
+        nonlocal done
+        advance(report.devices - done)
+        done = report.devices
+
+    return count_on_devices(prior, devices, options, seed=seed, on_pass=on_pass, on_round=on_round)

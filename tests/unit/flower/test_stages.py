@@ -1,0 +1,25 @@
+"""Which stages of a run a federation carries out, and that none of them asks simulated devices in its place."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgram.core.errors import FedgramError
+from fedgram.flower.folder import FederationConfig, make_folder
+from fedgram.flower.stages import for_federation, on_federation
+from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.stages import run_stages
+
+
+def test_a_federation_has_no_refit(tmp_path: Path) -> None:
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False))
+    plain = RunConfig()
+    assert "refit" in [stage.name for stage in run_stages(plain)]
+    with pytest.raises(FedgramError, match=r"set refit\.run = false"):
+        on_federation(home, plain)(run_stages(plain))
+    config = for_federation(plain)
+    before = {stage.name: stage for stage in run_stages(config)}
+    after = {stage.name: stage for stage in on_federation(home, config)(list(before.values()))}
+    assert "refit" not in after
+    assert {name for name in after if after[name] != before[name]} == {"unigrams", "train_words", "train_pieces"}
+    assert not any(name.startswith("refit") for stage in after.values() for name in stage.inputs)
