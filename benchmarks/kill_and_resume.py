@@ -2,18 +2,20 @@
 
     python -m benchmarks.kill_and_resume [PRESET|CONFIG.toml] [KILLS] [FOLDER]
 
-The moments are drawn from the whole time that the stages of the run that was left alone took. Prints the stage that
-each kill hit, and whether all files (but the report, which says how long things took) have the same SHA-256.
+Kills come at random, four in the time of a run on average. A run that ends nevertheless is compared, and a new one
+begun, until there were enough kills. Prints the stage that each kill hit, and whether all files (but the report, which
+says how long things took) have the same SHA-256.
 """
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 
@@ -32,36 +34,30 @@ def main(config: str, kills: int, folder: Path) -> None:
     def command(workspace: Path) -> list[str]:
         return [sys.executable, "-m", "fedgram", "run", config, "-w", str(workspace)]
 
-    whole, broken = folder / "whole", folder / "broken"
+    whole, broken, rng = folder / "whole", folder / "broken", random.Random(1)
     began = perf_counter()
-    told = subprocess.run(command(whole), check=True, capture_output=True, text=True).stderr
-    print(f"left alone: {perf_counter() - began:.0f} s", flush=True)
-    stages = [word for line in told.splitlines() for word in line.split() if word in manifest(whole)]
-    seconds = [manifest(whole)[stage]["seconds"] for stage in stages]
-    rng, began = random.Random(1), perf_counter()
-    for moment in sorted(rng.uniform(0.0, sum(seconds)) for _ in range(kills)):
-        hit = next(i for i in range(len(stages)) if moment <= sum(seconds[: i + 1]))
-        _kill(command(broken), stages[hit - 1] if hit else None, moment - sum(seconds[:hit]))
-        going_on = [path.name.rsplit("-", 1)[0] for path in (broken / ".work").glob("*")]
-        print(f"killed in {', '.join(going_on) or 'between stages'}", flush=True)
-    subprocess.run(command(broken), check=True, capture_output=True)
-    same = digests(whole) == digests(broken)
-    print(f"killed {kills} times: {perf_counter() - began:.0f} s")
-    print(f"lm.fgram {digests(broken)['lm.fgram']}; {'all files are the same' if same else 'FILES DIFFER'}")
-    sys.exit(not same)
-
-
-def _kill(command: list[str], behind: str | None, seconds: float) -> None:
-    """Start a run, and kill it so many seconds after a stage was done; or when it ends, if it is faster now."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    while behind is not None and (line := process.stderr.readline()):
-        if behind in line.split():
-            break
-    sleep(seconds)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stderr.close()
+    subprocess.run(command(whole), check=True, capture_output=True)
+    alone = perf_counter() - began
+    print(f"left alone: {alone:.0f} s", flush=True)
+    wanted, began, killed, ended = digests(whole), perf_counter(), 0, 0
+    while killed < kills or broken.exists():
+        wait = rng.expovariate(4.0 / alone) if killed < kills else None
+        process = subprocess.Popen(command(broken), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(wait)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += 1
+            going_on = [path.name.rsplit("-", 1)[0] for path in (broken / ".work").glob("*")]
+            print(f"kill {killed}, after {wait:.1f} s: {', '.join(going_on) or 'between stages'}", flush=True)
+            continue
+        if process.returncode or digests(broken) != wanted:
+            sys.exit(f"after {killed} kills: exit code {process.returncode}, or FILES DIFFER")
+        ended += 1
+        print(f"run {ended} ended, all files are the same", flush=True)
+        shutil.rmtree(broken)
+    print(f"killed {killed} times in {ended} runs: {perf_counter() - began:.0f} s; lm.fgram {wanted['lm.fgram']}")
 
 
 if __name__ == "__main__":
