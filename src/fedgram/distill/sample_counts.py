@@ -103,6 +103,7 @@ def _add(
 ) -> None:  # fmt: skip
     """Visits come by row, then by state; equal ones are added at once, the empty history's label by label."""
     fixed, total = np.empty(p.shape[1], np.int64), np.zeros(p.shape[1], np.int64)
+    scale = p.dtype.type(SCALE)
     i = 0
     while i < len(row):
         first, end = i, i
@@ -110,7 +111,7 @@ def _add(
             end += 1
         line = p[row[first]]
         for x in range(len(line)):
-            fixed[x] = np.int64(np.rint(line[x] * SCALE))
+            fixed[x] = np.int64(np.rint(line[x] * scale))
             total[x] += (end - first) * fixed[x]
         while i < end:
             j = i

@@ -14,6 +14,7 @@ number of rows; on a GPU in kernels where they can be used (`neural/gpu_sampling
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any, Protocol
 
@@ -88,6 +89,11 @@ class RecurrentDecoder:
         self.output = self.embedding.t().contiguous()
         self.layers = [layer_weights(weights, k) for k in range(self.shape.layers)]
 
+    @cached_property
+    def _output_and_bias(self) -> Tensor:
+        """One product gives the scores then, which need not be filled with biases first."""
+        return torch.cat([self.output, self.bias.unsqueeze(0)])
+
     @property
     def labels(self) -> int:
         """The size of the vocabulary."""
@@ -105,7 +111,7 @@ class RecurrentDecoder:
             r, c = cell_step(cell, layer, cell_inputs(cell, layer, x), state[2 * k], state[2 * k + 1])
             x = x + r
             after += [r, c]
-        return tuple(after), torch.addmm(self.bias, x, self.output)
+        return tuple(after), torch.nn.functional.pad(x, (0, 1), value=1.0) @ self._output_and_bias
 
 
 class Follower(Protocol):
@@ -320,16 +326,16 @@ def _draw(
     p: NDArray[np.floating[Any]], scores: NDArray[np.floating[Any]], row: LongArray, u: FloatArray, label: LongArray
 ) -> FloatArray:
     """Entropies by row; labels by sample, sorted by row. H = log Z − Σ p·score, with log Z from the top label."""
-    fixed, entropy = np.empty(p.shape[1], np.int64), np.empty(len(p))
+    fixed, entropy, scale = np.empty(p.shape[1], np.int64), np.empty(len(p)), p.dtype.type(SCALE)
     i = 0
     for r in range(len(p)):
         line, score = p[r], scores[r]
         total, most, mean, top = np.int64(0), np.int64(0), np.int64(0), 0
         for x in range(len(line)):
-            fixed[x] = np.int64(np.rint(line[x] * SCALE))
+            fixed[x] = np.int64(np.rint(line[x] * scale))
             total += fixed[x]
             most = max(most, fixed[x])
-            mean += np.int64(np.rint(line[x] * score[x] * SCALE))
+            mean += np.int64(np.rint(line[x] * score[x] * scale))
         while fixed[top] != most:
             top += 1
         entropy[r] = score[top] - np.log(line[top]) - mean / SCALE
