@@ -62,11 +62,25 @@ def test_distill_words(folder: Path, fedgram: Command) -> None:
     assert small["ngrams"] <= 50
 
 
+def test_what_the_source_needs_least_is_dropped_after_counting(folder: Path, fedgram: Command) -> None:
+    """Two topologies counted in one are better than either, pruned before."""
+    base = ["distill", folder / "R_W.arpa", *FEW, "-o", folder / "out.arpa", "--json"]
+    fedgram("ngram", "train", folder / "lower.txt", "-o", folder / "B.arpa", "--order", 2)
+    both = ["--topology", folder / "B.arpa", "--topology", "infer"]
+    wide = fedgram(*base, *both)
+    few = ["--max-ngrams", 50]
+    after = fedgram(*base, *both, *few, "--room", 50)
+    before = [fedgram(*base, *both[k : k + 2], *few) for k in (0, 2)]
+    assert after["ngrams"] <= few[1]
+    assert wide["kl_after"] < after["kl_after"] < min(result["kl_after"] for result in before)
+
+
 def test_distill_with_capitals(folder: Path, fedgram: Command) -> None:
     out = folder / "out.arpa"
-    for topology in (folder / "A_W.arpa", "infer"):
+    first, second = ["--topology", folder / "A_W.arpa"], ["--topology", "infer"]
+    for topology in (first, second, first + second):
         casing = ["--casing", folder / "A_W.arpa"]
-        result = fedgram("distill", folder / "R_W.arpa", "--topology", topology, *casing, *FEW, "-o", out, "--json")
+        result = fedgram("distill", folder / "R_W.arpa", *topology, *casing, *FEW, "-o", out, "--json")
         assert result["cross_entropy_after"] <= result["cross_entropy_before"]
         assert {"York", "new", "New"} <= set(read_model(out).vocabulary.words)
 

@@ -11,9 +11,11 @@ from typing import Any
 import click
 
 from fedgram.automata.approximate import adopt_topology
+from fedgram.automata.build import union_topology
 from fedgram.automata.compose import with_unknown_as_unigram
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import prune_to_size
+from fedgram.automata.topology import Topology
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.cli.console import Steps, json_option, output_path, show, steps
 from fedgram.cli.sources import DEVICES, counting_options, join_ranks_of, open_source, pieces_of
@@ -23,7 +25,7 @@ from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, SpellsItself, count_by_pieces
+from fedgram.distill.nn2wfa import PieceNN2WFA, SpellsItself, count_by_pieces, fit_within
 from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks, count_samples, counting_step, fit
 from fedgram.distill.source import SourceModel
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
@@ -47,8 +49,11 @@ def model_input(_: click.Context, __: click.Parameter, value: str | None) -> str
     return value
 
 
-def _topology_input(ctx: click.Context, parameter: click.Parameter, value: str) -> str | None:
-    return value if value == INFER else model_input(ctx, parameter, value)
+def _topology_input(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    for name in value:
+        if name != INFER:
+            model_input(ctx, parameter, name)
+    return value
 
 
 @dataclass
@@ -105,8 +110,12 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("distill")
 @click.argument("source")
 @click.option(
-    "--topology", required=True, callback=_topology_input,
-    help="Model whose n-grams the result has, or `infer` to infer them from samples.",
+    "--topology", "topologies", required=True, multiple=True, callback=_topology_input,
+    help="Model whose n-grams the result has, or `infer` to infer them from samples. May be given more than once.",
+)  # fmt: skip
+@click.option(
+    "--room", type=click.FloatRange(1), default=1.0, show_default=True,
+    help="Times --max-ngrams that each topology may have; what the source needs least is dropped after counting.",
 )  # fmt: skip
 @click.option("--casing", callback=model_input, help="Cased n-gram model that gives an uncased source its capitals.")
 @click.option(
@@ -123,8 +132,9 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @json_option
 def command(
-    source: str, topology: str, casing: str | None, pieces_path: str | None, samples: int, max_ngrams: int, order: int,
-    infer_samples: int, seed: int, workers: int, device: str, output: Path, counts: Path | None, as_json: bool,
+    source: str, topologies: tuple[str, ...], room: float, casing: str | None, pieces_path: str | None, samples: int,
+    max_ngrams: int, order: int, infer_samples: int, seed: int, workers: int, device: str, output: Path,
+    counts: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Find the n-gram model closest to SOURCE.
 
@@ -133,7 +143,8 @@ def command(
     Hugging Face's in a local folder, read by the word pieces of its own tokenizer. Under torchrun the samples of a
     network are shared among the processes. The result has the n-grams of --topology. It is found by SampleApprox:
     sampled sentences leave their probabilities on the topology's arcs, and the model with the least KL divergence from
-    them is taken.
+    them is taken. Where the topologies have more n-grams than --max-ngrams, that model is pruned by relative entropy,
+    and fitted again to the same counts.
 
     KL divergence and cross-entropy are in nats a sentence, over the samples; `before` is the average of the source's
     probabilities, `after` the KL minimum.
@@ -146,41 +157,54 @@ def command(
             pieces = pieces_of(model, pieces_path)
             capitalizer = Capitalizer(renormalize(read_model(casing))) if casing else None
         with phases.timed("topology"):
-            step.begin("Inferring the topology" if topology == INFER else f"Reading {topology}")
             of_pieces = pieces is not None or isinstance(model, SpellsItself)
             own = casing_of(capitalizer, model.vocabulary) if capitalizer and not of_pieces else None
-            if topology == INFER:
-                _refuse_pieces(of_pieces)
-                inference = InferenceOptions(
-                    samples=infer_samples, order=order, max_ngrams=max_ngrams, workers=workers, ranks=ranks
-                )
-                target = infer_model(model, inference, seed=seed, casing=own)
-            else:
-                target = prune_to_size(renormalize(read_model(topology)), max_ngrams)
+            inference = InferenceOptions(
+                samples=infer_samples, order=order, max_ngrams=int(room * max_ngrams), workers=workers, ranks=ranks
+            )
+            _refuse_pieces(of_pieces, topologies)
+            targets = []
+            for name in topologies:
+                step.begin("Inferring the topology" if name == INFER else f"Reading {name}")
+                if name == INFER:
+                    targets.append(infer_model(model, inference, seed=seed, casing=own))
+                else:
+                    targets.append(prune_to_size(renormalize(read_model(name)), inference.max_ngrams))
         checkpoint = Checkpoint(counts) if counts else None
         work = _Distillation(model, step, phases, samples, seed, workers, checkpoint, ranks)
         if of_pieces:
             if pieces:
                 _check_pieces(model.vocabulary, pieces, source)
-            result = work.by_pieces(model, pieces, capitalizer, target)
+            result = work.by_pieces(model, pieces, capitalizer, targets[0])
         elif own:
-            result = work.fitted(
-                cased_counting_step(model, own, cased_topology(target, model, own), seed), own.vocabulary
-            )
+            cased = _joined([cased_topology(t, model, own) for t in targets], len(own.vocabulary))
+            result = work.fitted(cased_counting_step(model, own, cased, seed), own.vocabulary)
         else:
-            result = work.by_words(model, target)
-        final = prune_to_size(result.model, max_ngrams)
+            result = work.by_words(model, targets)
+        if result.model.topology.arcs > max_ngrams:
+            with phases.timed("minimizing"):
+                step.begin("Pruning, and fitting again")
+                result = fit_within(result, max_ngrams)
         if ranks.rank:
             return
         with phases.timed("writing"):
             step.begin(f"Writing {output}")
-            write_model(final, output)
-    show({"model": str(output), **fit_figures(result, samples), **size(final), "seconds": phases.seconds}, as_json)
+            write_model(result.model, output)
+    figures = fit_figures(result, samples) | size(result.model)
+    show({"model": str(output), **figures, "seconds": phases.seconds}, as_json)
 
 
-def _refuse_pieces(of_pieces: bool) -> None:
-    if of_pieces:
+def _refuse_pieces(of_pieces: bool, topologies: tuple[str, ...]) -> None:
+    if of_pieces and INFER in topologies:
         raise click.UsageError("a source of word pieces cannot infer a topology of words; give one with --topology")
+    if of_pieces and len(topologies) > 1:
+        raise click.UsageError(
+            "a source of word pieces is counted on one topology; join them with `fedgram ngram merge`"
+        )
+
+
+def _joined(topologies: list[Topology], words: int) -> Topology:
+    return topologies[0] if len(topologies) == 1 else union_topology(topologies, words)[0]
 
 
 def _check_pieces(labels: Vocabulary, pieces: WordPieces, source: str) -> None:
@@ -215,11 +239,11 @@ class _Distillation:
             self.step.begin("Minimising the divergence")
             return fit(counting.finish(counted), vocabulary, entropy=counted.source_entropy)
 
-    def by_words(self, source: SourceModel, target: NGramModel) -> Fit:
+    def by_words(self, source: SourceModel, targets: list[NGramModel]) -> Fit:
         """SampleApprox."""
         words = source.vocabulary
-        topology = adopt_topology(target.topology, target.vocabulary, words, open_vocabulary=source.has_unknown)
-        return self.fitted(counting_step(source, topology, self.seed), words)
+        adopted = [adopt_topology(t.topology, t.vocabulary, words, open_vocabulary=source.has_unknown) for t in targets]
+        return self.fitted(counting_step(source, _joined(adopted, len(words)), self.seed), words)
 
     def by_pieces(
         self, source: SourceModel, pieces: WordPieces | None, capitalizer: Capitalizer | None, target: NGramModel

@@ -24,6 +24,7 @@ from fedgram.automata.compose import compose, with_unknown_as_unigram
 from fedgram.automata.counting import TopologyCounts, fold_counts
 from fedgram.automata.lexicon import Lexicon, spell_words
 from fedgram.automata.model import NGramModel
+from fedgram.automata.prune import prune_to_size
 from fedgram.automata.topology import Topology
 from fedgram.core.errors import FedgramError
 from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_counting_step, cased_topology
@@ -34,6 +35,7 @@ from fedgram.distill.source import NGramSource, SourceModel
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.text.wordpieces import WordPieces
 
+_PRUNED_AT_ONCE = 0.7  # of the n-grams are left by a step
 _BATCH = 1 << 17  # samples of an n-gram model, whose equal visits are counted once
 
 
@@ -65,6 +67,19 @@ class Counts:
         if union.arcs != large.arcs:
             raise FedgramError("a topology has n-grams that were not counted")
         return fold_counts(self.counts, topology, arc)
+
+
+def fit_within(wide: Fit, max_ngrams: int) -> Fit:
+    """The fit on a large topology pruned by relative entropy, step by step, each fitted to the same counts.
+
+    What an n-gram is worth depends on what it backs off to, which is another model when many n-grams are gone.
+    """
+    counts, result = Counts(wide.counts, wide.model.vocabulary), wide
+    while result.model.topology.arcs > max_ngrams:
+        fewer = max(max_ngrams, int(result.model.topology.arcs * _PRUNED_AT_ONCE))
+        pruned = prune_to_size(result.model, fewer, split_ties=True)
+        result = fit(counts.on(pruned.topology), pruned.vocabulary, entropy=wide.entropy)
+    return result
 
 
 class WordNN2WFA:
