@@ -81,7 +81,8 @@ class Setting:
         from fedgram.neural.network import as_arrays, piece_coding, word_coding
 
         self.name, self.recipe, self.device = name, RECIPES[name], choose_device("auto")
-        preset = PRESETS[name.split("-", 1)[1].removesuffix("-paper")].shape
+        self.preset = name.split("-", 1)[1].removesuffix("-paper")
+        preset = PRESETS[self.preset].shape
         z = np.load(data, allow_pickle=False)
         words, ids, frequent, other = (
             z[n].tobytes().decode().split("\n") for n in ("words", "ids", "frequent", "supplement_words")
@@ -148,7 +149,7 @@ def train(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int 
     print(f"{name}: a start after {perf_counter() - began:.0f} s", flush=True)
     result = setting.train(rounds)
     about = {
-        "curve": result.story["dev"], "rounds": rounds, "seconds": perf_counter() - began,
+        "preset": setting.preset, "curve": result.story["dev"], "rounds": rounds, "seconds": perf_counter() - began,
         "recipe": str(setting.recipe),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

@@ -78,7 +78,8 @@ def _about(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("R_W", "R_P"):
         if name in told:
             network = told[name]
-            about[f"network {name}"] = f"{network['preset']}, {network['parameters']:,} weights, " + _trained(network)
+            kind = f"{network['preset']}, " if network["preset"] else ""
+            about[f"network {name}"] = f"{kind}{network['parameters']:,} weights, {_trained(network)}"
     d = config.distillation
     levels = {name: model["top1"]["value"] for name, model in found["uncased"]["models"].items()}
     if POOLED in levels:
