@@ -38,10 +38,12 @@ class ShortWay:
             await self._app(scope, receive, send)
             return
         read = [await receive()]
-        while read[-1]["type"] == "http.request" and read[-1].get("more_body", False):
+        size = len(read[0].get("body", b""))
+        while _goes_on(read[-1]) and size <= _MOST_BYTES:
             read.append(await receive())
+            size += len(read[-1].get("body", b""))
         answer = None
-        if read[-1]["type"] == "http.request":
+        if read[-1]["type"] == "http.request" and not _goes_on(read[-1]):
             body = b"".join(event.get("body", b"") for event in read)
             answer = await asyncio.get_running_loop().run_in_executor(self._worker, _answer, handle, scope, body)
         if answer is None:
@@ -58,6 +60,7 @@ class ShortWay:
 
 
 _MEDIA_TYPE = b"application/protobuf"
+_MOST_BYTES = 1 << 26  # that are gathered of a request; Flower cuts objects into smaller ones
 _ENDED = 403  # by which Flower tells a device that a run is over
 
 
@@ -82,6 +85,10 @@ def _answer(handle: Handle, scope: Scope, body: bytes) -> tuple[int, bytes] | No
         return _ENDED, b""
     except Exception:
         return None
+
+
+def _goes_on(event: Event) -> bool:
+    return event["type"] == "http.request" and bool(event.get("more_body", False))
 
 
 def _again(read: list[Event], receive: Receive) -> Receive:

@@ -19,6 +19,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 
 from fedgram.core.errors import FedgramError
+from fedgram.flower import short_way
 from fedgram.flower.admitted import is_remembered, remember, restore
 from fedgram.flower.keys import read_private_key, read_public_key, write_device_key
 from fedgram.flower.short_way import ShortWay
@@ -156,6 +157,16 @@ def test_nonsense_and_other_requests_go_the_long_way(link: Link) -> None:
     for path, body, method in ((PULL, b"\xff" * 9, "POST"), (PULL, b"", "GET"), ("/v1/control/stop-run", b"", "POST")):
         assert link.post(path, body, link.headers(), method=method)[0] == 401
     assert [path for path, _ in link.long] == [PULL, PULL, "/v1/control/stop-run"]
+
+
+def test_of_a_large_request_no_more_is_gathered(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The long way gets all of it; a request that is as large as may be is answered."""
+    body = PullMessagesRequest(node=Node(node_id=77)).SerializeToString()
+    monkeypatch.setattr(short_way, "_MOST_BYTES", len(body))
+    assert link.post(PULL, body, link.headers(), parts=2)[0] == 200
+    monkeypatch.setattr(short_way, "_MOST_BYTES", 0)
+    assert link.post(PULL, body, link.headers(), parts=len(body))[0] == 401
+    assert link.long == [(PULL, body)]
 
 
 def test_devices_are_restored_under_their_numbers(tmp_path: Path, link: Link) -> None:
