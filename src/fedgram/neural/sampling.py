@@ -207,24 +207,26 @@ def walk(
         cuts = torch.arange(0, rows + tile, tile, device=device)
         costs = torch.nn.functional.pad((follower.cost(place) if follower else place).cumsum(0), (1, 0))
         bounds, costs_until = torch.stack([torch.searchsorted(row, cuts), costs[cuts.clamp(max=rows)]]).tolist()
-        states, labels = [], []
+        after: State | None = None  # made once a step: tiles' own would lie between the scores, and break up the memory
+        label = torch.empty_like(alive)
         for t, first in enumerate(range(0, rows, tile)):
             n, own = min(tile, rows - first), slice(bounds[t], bounds[t + 1])
             until = first + (tile if decoder.fills_tiles else n)
             at = torch.arange(first, until, device=device).clamp_(max=rows - 1)
             with torch.inference_mode():
-                after, scores = decoder.step(tuple(s[parent[at]] for s in state), read[at])
-                label, entropy, p, fixed = draw(
+                parts, scores = decoder.step(tuple(s[parent[at]] for s in state), read[at])
+                after = after or tuple(s.new_empty(rows, *s.shape[1:]) for s in parts)
+                for whole, part in zip(after, parts, strict=True):
+                    whole[first : first + n] = part[:n]
+                del parts
+                label[own], entropy, p, fixed = draw(
                     scores[:n], row[own] - first, u[own], None if known is None else known[own]
                 )
                 if step >= max_length:
-                    label = torch.where(said[own] >= max_length, decoder.end, label)
-            states.append(tuple(s[:n] for s in after))
-            labels.append(label)
+                    label[own] = torch.where(said[own] >= max_length, decoder.end, label[own])
             here, cost = place[first : first + n], costs_until[t + 1] - costs_until[t]
-            yield Tile(said[own], alive[own], row[own] - first, label, p, entropy, fixed, here, cost)
-        state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
-        label = torch.cat(labels)
+            yield Tile(said[own], alive[own], row[own] - first, label[own], p, entropy, fixed, here, cost)
+        state = after or state
         goes_on = (label != decoder.end).nonzero().squeeze(1)
         alive, said, pair = alive[goes_on], said[goes_on] + 1, row[goes_on] * decoder.labels + label[goes_on]
         pairs, row = torch.unique(pair, return_inverse=True)
