@@ -41,14 +41,14 @@ def _add_columns_kernel(
 ):
     """A program a block of labels and a span of rows."""
     x = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((COLUMNS,), tl.int64)
+    total = tl.zeros((ROWS, COLUMNS), tl.int64)
     for first in range(0, SPAN, ROWS):
         row = tl.program_id(1) * SPAN + first + tl.arange(0, ROWS)
         times = tl.load(times_at + row, row < rows, 0)
         inside = (row[:, None] < rows) & (x[None, :] < labels)
         p = tl.load(p_at + row[:, None].to(tl.int64) * stride + x[None, :], inside, 0.0)
-        total += tl.sum(p.to(tl.int64) * times[:, None], 0)
-    tl.atomic_add(total_at + x, total, x < labels, sem="relaxed")
+        total += p.to(tl.int64) * times[:, None]
+    tl.atomic_add(total_at + x, tl.sum(total, 0), x < labels, sem="relaxed")
 
 
 @triton.jit

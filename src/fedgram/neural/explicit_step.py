@@ -79,10 +79,11 @@ def _forward(layer: Weights, x: Tensor, keep: Tensor, inner: Any) -> _Pass:
     clients, length, rows, width = x.shape
     hidden = layer["cell_bias"].shape[-1]
     U, P = inner.prepare(layer["recurrent"].squeeze(1)), inner.prepare(layer["projection"])
-    a = torch.bmm(x.flatten(1, 2), layer["input"].squeeze(1)).view(clients, length, rows, -1)
-    b, h = torch.empty_like(a), x.new_empty(clients, length, rows, hidden)
-    r, c = x.new_zeros(clients, length + 1, rows, width), x.new_zeros(clients, length + 1, rows, hidden)
-    b[:, 0] = 0.0
+    a, b = (inner.room(x, clients, length, rows, 3 * hidden) for _ in range(2))
+    torch.bmm(x.flatten(1, 2), layer["input"].squeeze(1), out=a.flatten(1, 2))
+    h, c = (inner.room(x, clients, length + extra, rows, hidden) for extra in (0, 1))
+    r = inner.room(x, clients, length + 1, rows, width)
+    b[:, 0], r[:, 0], c[:, 0] = 0.0, 0.0, 0.0
     for t in range(length):
         if t:
             inner.multiply(r[:, t], U, keep[:, t], b[:, t])
@@ -93,9 +94,10 @@ def _forward(layer: Weights, x: Tensor, keep: Tensor, inner: Any) -> _Pass:
 
 def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, inner: Any) -> Tensor:
     """Change the layer's weights; returns the gradient of its input, given that of x + r."""
-    length, U, P = dout.shape[1], made.recurrent.mT, made.projection.mT
-    da, db, dz, dn = (torch.empty_like(like) for like in (made.a, made.b, made.a, made.h))
-    dr, dh, dc = dout.clone(), torch.empty_like(made.h[:, 0]), torch.zeros_like(made.h[:, 0])
+    (clients, length, rows, hidden), U, P = made.h.shape, made.recurrent.mT, made.projection.mT
+    da, db, dz = (inner.room(dout, *made.a.shape) for _ in range(3))
+    dr, dn = inner.room(dout, *dout.shape).copy_(dout), inner.room(dout, *made.h.shape)
+    dh, dc = inner.room(dout, clients, rows, hidden), inner.room(dout, clients, rows, hidden).zero_()
     for t in reversed(range(length)):
         if t + 1 < length:
             inner.multiply(db[:, t + 1], U, keep[:, t + 1], dr[:, t], add=True)
@@ -118,6 +120,11 @@ def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, inner: An
 def _rows_of(embedding: Tensor, words: Tensor) -> Tensor:
     clients = torch.arange(len(embedding), device=words.device).unsqueeze(1)
     return embedding[clients, words]
+
+
+def room(like: Tensor, *size: int) -> Tensor:
+    """Memory for what the inner functions write, with rows as far apart as they like best."""
+    return like.new_empty(size)
 
 
 def prepare(weight: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Triton kernels of the cell: layer norms and gates of one moment; `neural/gpu_kernels.py` says what they are for."""
+"""Triton kernels of the cell: layer norms and gates of one moment; `neural/gpu_kernels.py` says what they are for.
+
+Rows of memory are `gates_row` apart where they hold all gates, and `cell_row` where they are as wide as the cell.
+"""
 
 import triton
 import triton.language as tl
@@ -43,13 +46,13 @@ def _gate(a_at, b_at, bias_at, a_scale_at, b_scale_at, at, inside, hidden):
 @triton.jit
 def gates_forward_kernel(
     a_at, b_at, keep_at, c_before_at, c_after_at, h_at, bias_at, a_scale_at, b_scale_at, c_scale_at, c_bias_at,
-    gates_stride, keep_stride, cell_stride, h_stride, hidden: tl.constexpr, BLOCK: tl.constexpr,
+    gates_stride, keep_stride, cell_stride, h_stride, gates_row, cell_row, hidden: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program a client and row."""
     client, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     u = tl.arange(0, BLOCK)
     inside = u < hidden
-    gates, at, cell = client * gates_stride + row * 3 * hidden + u, client * 3 * hidden + u, row * hidden + u
+    gates, at, cell = client * gates_stride + row * gates_row + u, client * 3 * hidden + u, row * cell_row + u
     f, _m, _r, _n, _s = _gate(a_at + gates, b_at + gates, bias_at, a_scale_at, b_scale_at, at, inside, hidden)
     f = _sigmoid(f)
     gates, at = gates + hidden, at + hidden
@@ -74,24 +77,25 @@ def gates_forward_kernel(
 def gates_backward_kernel(
     a_at, b_at, keep_at, c_before_at, c_after_at, dh_at, dc_at, da_at, db_at, dz_at, dn_at,
     bias_at, a_scale_at, b_scale_at, c_scale_at, c_bias_at,
-    gates_stride, keep_stride, cell_stride, dn_stride, rows, hidden: tl.constexpr, BLOCK: tl.constexpr,
+    gates_stride, keep_stride, cell_stride, dn_stride, gates_row, cell_row, rows,
+    hidden: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program a client and row."""
     client, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     u = tl.arange(0, BLOCK)
     inside = u < hidden
-    f_gate, f_own = client * gates_stride + row * 3 * hidden + u, client * 3 * hidden + u
+    f_gate, f_own = client * gates_stride + row * gates_row + u, client * 3 * hidden + u
     o_gate, o_own, g_gate, g_own = f_gate + hidden, f_own + hidden, f_gate + 2 * hidden, f_own + 2 * hidden
     o, oam, oar, obm, obr = _gate(a_at + o_gate, b_at + o_gate, bias_at, a_scale_at, b_scale_at, o_own, inside, hidden)
     o = _sigmoid(o)
-    cell = client * cell_stride + row * hidden + u
+    cell = client * cell_stride + row * cell_row + u
     _mean, c_rate, c_hat = _norm(c_after_at + cell, inside, hidden)
     c_scale = tl.load(c_scale_at + client * hidden + u, inside, 0.0)
     th = _tanh(c_hat * c_scale + tl.load(c_bias_at + client * hidden + u, inside, 0.0))
-    here = (client * rows + row) * hidden + u
+    here = (client * rows + row) * cell_row + u
     dh = tl.load(dh_at + here, inside, 0.0)
     dn = dh * o * (1.0 - th * th)
-    tl.store(dn_at + client * dn_stride + row * hidden + u, dn, inside)
+    tl.store(dn_at + client * dn_stride + row * cell_row + u, dn, inside)
     dc = tl.load(dc_at + here, inside, 0.0) + _unnormed(dn * c_scale, c_hat, c_rate, hidden)
     do = dh * th * o * (1.0 - o)
     _give(
@@ -143,7 +147,7 @@ def _give(
 @triton.jit
 def vector_gradients_kernel(
     a_at, b_at, c_at, dz_at, dn_at, bias_at, a_scale_at, b_scale_at, c_scale_at, c_bias_at,
-    cell_stride, positions, hidden: tl.constexpr, BLOCK: tl.constexpr,
+    cell_stride, gates_row, cell_row, positions, hidden: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A program a client and gate, or for the cell, position after position, so that the sums need no atomics."""
     client, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -153,21 +157,21 @@ def vector_gradients_kernel(
     left = tl.zeros((BLOCK,), tl.float32)
     right = tl.zeros((BLOCK,), tl.float32)
     if part < 3:
-        at = client * positions * 3 * hidden + part * hidden + u
+        at = client * positions * gates_row + part * hidden + u
         for _n in range(positions):
             dz = tl.load(dz_at + at, inside, 0.0)
             _mean, _rate, a_hat = _norm(a_at + at, inside, hidden)
             _mean, _rate, b_hat = _norm(b_at + at, inside, hidden)
             plain, left, right = plain + dz, left + dz * a_hat, right + dz * b_hat
-            at += 3 * hidden
+            at += gates_row
         own = client * 3 * hidden + part * hidden + u
         tl.store(bias_at + own, plain, inside)
         tl.store(a_scale_at + own, left, inside)
         tl.store(b_scale_at + own, right, inside)
     else:
         for n in range(positions):
-            dn = tl.load(dn_at + (client * positions + n) * hidden + u, inside, 0.0)
-            _mean, _rate, c_hat = _norm(c_at + client * cell_stride + n * hidden + u, inside, hidden)
+            dn = tl.load(dn_at + (client * positions + n) * cell_row + u, inside, 0.0)
+            _mean, _rate, c_hat = _norm(c_at + client * cell_stride + n * cell_row + u, inside, hidden)
             plain, left = plain + dn, left + dn * c_hat
         tl.store(c_bias_at + client * hidden + u, plain, inside)
         tl.store(c_scale_at + client * hidden + u, left, inside)

@@ -3,8 +3,9 @@
 Softmax: one kernel goes over the vocabulary with a running maximum, as attention does, and yields log Σ exp and p·E
 without storing p; a second goes over it again, rebuilds p tile by tile, and subtracts pᵀ·h from the embedding where it
 lies; the rows of the targets are added to afterwards. So a step reads the embedding twice and writes it once. Layer
-norms and gates: one program a row, everything between two matrix products in registers. No atomics: the same input
-gives the same bits.
+norms and gates: one program a row, everything between two matrix products in registers. Rows of memory are a multiple
+of 16 numbers apart, since a load of 16 bytes must begin where 16 bytes do. No atomics: the same input gives the same
+bits.
 """
 
 import torch
@@ -27,6 +28,7 @@ PRECISION = "bf16"  # of the softmax's products: bf16, tf32 or ieee; sums are al
 _TILE = 128 * 128  # positions × width of the embedding that the softmax keeps at hand
 _WORDS = 64
 _PROGRAMS = 1024  # enough to fill a GPU
+_ATTEND = {"STAGES": 3, "num_warps": 8, "maxnreg": 128}  # two programs a multiprocessor, with next to no spills
 
 
 def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,32 +36,19 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
     clients, size, width = embedding.shape
     h, targets, share = h.contiguous(), targets.contiguous(), share.contiguous()
     positions = h.shape[1]
-    block = max(16, triton.next_power_of_2(width))
-    tile = min(128, max(16, _TILE // block))
-    whole = min(128, max(16, triton.next_power_of_2(positions)))
+    left, right = _parts(width)
+    tile = min(128, max(16, _TILE // triton.next_power_of_2(left + right)))
     tiles, vocabulary_tiles = triton.cdiv(positions, tile), triton.cdiv(size, _WORDS)
     splits = min(max(1, _PROGRAMS // (clients * tiles)), vocabulary_tiles)
     span = triton.cdiv(vocabulary_tiles, splits) * _WORDS
     operand = h.to(torch.bfloat16) if PRECISION == "bf16" else h
     largest, total = h.new_empty(2, clients, splits, positions)
     mean = h.new_empty(clients, splits, positions, width)
-    sizes = {"WORDS": _WORDS, "WIDTH": block, "PRECISION": PRECISION}
+    sizes = {"WORDS": _WORDS, "LEFT": left, "RIGHT": right, "PRECISION": PRECISION}
     attend_kernel[clients, tiles, splits](
-        operand,
-        embedding,
-        bias,
-        largest,
-        total,
-        mean,
-        positions,
-        size,
-        span,
-        splits,
-        width,
-        POSITIONS=tile,
-        **sizes,
-        num_warps=4,
-    )
+        operand, embedding, bias, largest, total, mean, positions, size, span, splits, width,
+        POSITIONS=tile, **sizes, **_ATTEND,
+    )  # fmt: skip
     peak = largest.amax(dim=1)
     part = (largest - peak.unsqueeze(1)).exp()
     normalizer = (part * total).sum(dim=1)
@@ -70,12 +59,20 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
     loss = level - (h * wanted).sum(dim=-1) - bias[rows, at]
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
+    whole, more = _parts(positions) if positions <= 128 else (128, 0)
     step_kernel[clients, splits](
         operand, embedding, bias, level - share.log(), positions, size, span, width,
-        TILES=triton.cdiv(positions, whole), POSITIONS=whole, **sizes, num_warps=4 if block <= 128 else 8,
+        TILES=triton.cdiv(positions, 128), POSITIONS=whole, MORE=more, **sizes, num_warps=4 if width <= 128 else 8,
     )  # fmt: skip
     _subtract(embedding, bias, at, h, -share)
     return loss, dh
+
+
+def _parts(n: int) -> tuple[int, int]:
+    """The sizes of one or two tiles that hold n with little to spare: powers of two of at least 16, or 0."""
+    whole = max(16, triton.next_power_of_2(n))
+    half, rest = whole // 2, max(16, triton.next_power_of_2(n - whole // 2))
+    return (half, rest) if half >= 16 and half + rest < whole else (whole, 0)
 
 
 def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
@@ -92,13 +89,30 @@ def _subtract(embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor,
     )  # fmt: skip
 
 
+def room(like: Tensor, *size: int) -> Tensor:
+    """As `explicit_step.room`: rows begin where wide loads may, and what lies between them is anybody's."""
+    return like.new_empty(*size[:-1], wide(size[-1]))[..., : size[-1]]
+
+
 def prepare(weight: Tensor) -> Tensor:
-    """As `explicit_step.prepare`: in half the bytes, rows beginning where wide loads may."""
+    """As `explicit_step.prepare`: in half the bytes, rows beginning where wide loads may, with zeros between them."""
     if PRECISION != "bf16":
         return weight
     clients, inner, outer = weight.shape
-    padded = weight.new_empty(clients, inner, triton.cdiv(outer, 8) * 8, dtype=torch.bfloat16)[:, :, :outer]
-    return padded.copy_(weight)
+    padded = weight.new_empty(clients, inner, wide(outer), dtype=torch.bfloat16)
+    padded[:, :, outer:] = 0.0
+    return padded[:, :, :outer].copy_(weight)
+
+
+def wide(size: int) -> int:
+    """The length of rows of memory that begin where wide loads may."""
+    return -(-size // 16) * 16
+
+
+def _reach(x: Tensor) -> int:
+    """How far the rows of a matrix that `room` or `prepare` gave may be read and written."""
+    length, row = wide(x.shape[-1]), x.stride(-2)
+    return length if row % 16 == 0 and row >= length else x.shape[-1]
 
 
 def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
@@ -106,9 +120,10 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, ad
     clients, rows, inner = x.shape
     outer, along = weight.shape[2], weight.stride(2) == 1  # else it is transposed
     width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
+    reach = (inner, _reach(weight)) if along else (_reach(weight.mT), outer)
     multiply_kernel[clients, triton.cdiv(outer, column)](
-        x, weight, x if scale is None else scale, out, rows, inner, outer,
-        x.stride(0), 0 if scale is None else scale.stride(0), out.stride(0), *weight.stride(),
+        x, weight, x if scale is None else scale, out, rows, inner, _reach(x), *reach, _reach(out),
+        *x.stride()[:2], 0 if scale is None else scale.stride(0), *out.stride()[:2], *weight.stride(),
         SCALED=scale is not None, ADD=add, ROWS=max(16, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
         PRECISION=PRECISION, num_warps=4 if along else 2,
     )  # fmt: skip
@@ -121,7 +136,7 @@ def gates_forward(
     clients, rows, hidden = h.shape
     gates_forward_kernel[clients, rows](
         a, b, keep, c_before, c_after, h, *_vectors(layer), a.stride(0), keep.stride(0), c_after.stride(0), h.stride(0),
-        hidden, **_block(hidden),
+        a.stride(1), h.stride(1), hidden, **_block(hidden),
     )  # fmt: skip
 
 
@@ -133,7 +148,8 @@ def gates_backward(
     clients, rows, hidden = dc.shape
     gates_backward_kernel[clients, rows](
         a, b, keep, c_before, c_after, dh, dc, da, db, dz, dn, *_vectors(layer),
-        a.stride(0), keep.stride(0), c_after.stride(0), dn.stride(0), rows, hidden, **_block(hidden),
+        a.stride(0), keep.stride(0), c_after.stride(0), dn.stride(0), a.stride(1), dn.stride(1), rows, hidden,
+        **_block(hidden),
     )  # fmt: skip
 
 
@@ -143,8 +159,7 @@ def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) ->
     gate, cell = (clients, 3 * hidden), (clients, hidden)
     sums = dict(zip(_VECTORS, map(a.new_empty, (gate, gate, gate, cell, cell)), strict=True))
     vector_gradients_kernel[clients, 4](
-        a, b, c, dz, dn, *_vectors(sums), c.stride(0), positions, hidden,
-        **_block(hidden),
+        a, b, c, dz, dn, *_vectors(sums), c.stride(0), a.stride(1), c.stride(1), positions, hidden, **_block(hidden),
     )  # fmt: skip
     return sums
 

@@ -5,14 +5,15 @@ not be filled. A row's softmax, entropy, fixed-point probabilities and their run
 scores once and writes over them; drawing looks at the running sums and at one block of labels.
 """
 
+from functools import cached_property
+
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedgram.neural.cell import Weights
-from fedgram.neural.gpu_kernels import gates_forward
+from fedgram.neural.gpu_kernels import gates_forward, wide
 from fedgram.neural.network import Network
 from fedgram.neural.sampling import Drawn, RecurrentDecoder, State
 
@@ -23,7 +24,7 @@ _WHOLE = tl.constexpr(8388608.0)  # 2²³: adding and subtracting it rounds to w
 
 
 class KernelDecoder(RecurrentDecoder):
-    """A CIFG network without groups."""
+    """A CIFG network without groups. Rows of memory are a multiple of 16 numbers long, with zeros behind the last."""
 
     fills_tiles = False
 
@@ -31,32 +32,54 @@ class KernelDecoder(RecurrentDecoder):
         super().__init__(network, device)
         self.can_draw = self.labels <= _MOST_LABELS
         self._keep: Tensor = torch.ones(0, device=device)
+        self._products = [
+            {name: _columns(layer[name].squeeze(0)) for name in ("input", "recurrent", "projection")}
+            for layer in self.layers
+        ]
+
+    def initial(self, rows: int) -> State:
+        """Zeros: (r, c) of each layer."""
+        sizes = (wide(self.shape.embedding), wide(self.shape.hidden)) * self.shape.layers
+        return tuple(torch.zeros(rows, size, device=self.device) for size in sizes)
 
     def step(self, state: State, labels: Tensor) -> tuple[State, Tensor]:
         """One step of every layer."""
         if len(self._keep) < len(labels):
             self._keep = torch.ones(len(labels), device=self.device)
-        x, after = self.embedding[labels], []
-        for k, layer in enumerate(self.layers):
-            r, c = self._cell(layer, x, state[2 * k], state[2 * k + 1])
+        x, after = self._embedding[labels], []
+        for k in range(self.shape.layers):
+            r, c = self._cell(k, x, state[2 * k], state[2 * k + 1])
             x = x + r
             after += [r, c]
-        return tuple(after), linear(x, self.output, self.bias, align=_BLOCK)
+        return tuple(after), linear(x, self._embedding, self.bias, align=_BLOCK)[:, : self.labels]
 
-    def _cell(self, layer: Weights, x: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = linear(x, layer["input"].squeeze(0)), linear(r, layer["recurrent"].squeeze(0))
-        c_after, h = torch.empty_like(c), torch.empty_like(c)
-        keep = self._keep[: len(c)]
-        gates_forward(layer, *(y.unsqueeze(0) for y in (a, b, keep, c.contiguous(), c_after, h)))
-        return linear(h, layer["projection"]), c_after
+    @cached_property
+    def _embedding(self) -> Tensor:
+        return _columns(self.output)
+
+    def _cell(self, k: int, x: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, weights = self.shape.hidden, self._products[k]
+        a, b = linear(x, weights["input"]), linear(r, weights["recurrent"])
+        c_after, h, keep = torch.zeros_like(c), torch.zeros_like(c), self._keep[: len(c)]
+        cell = (y[:, :hidden] for y in (c, c_after, h))
+        gates_forward(self.layers[k], *(y.unsqueeze(0) for y in (a, b, keep, *cell)))
+        return linear(h, weights["projection"]), c_after
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, align: int = 1) -> Tensor:
-    """x·W + b; the rows of the result lie a multiple of `align` numbers apart."""
-    x, (rows, inner), outer = x.contiguous(), x.shape, weight.shape[1]
-    out = x.new_empty(rows, triton.cdiv(outer, align) * align)[:, :outer]
-    _linear_kernel[triton.cdiv(rows, 128), triton.cdiv(outer, 128)](
-        x, weight, bias, out, rows, inner, outer, out.stride(0),
+def _columns(weight: Tensor) -> Tensor:
+    """A matrix by its columns, each of which becomes a row of memory."""
+    inner, outer = weight.shape
+    columns = weight.new_zeros(outer, wide(inner))
+    columns[:, :inner] = weight.t()
+    return columns
+
+
+def linear(x: Tensor, columns: Tensor, bias: Tensor | None = None, *, align: int = 16) -> Tensor:
+    """x·W + b, where W is given by its columns; rows of the result are a multiple of `align` numbers long."""
+    (rows, inner), outer = x.shape, len(columns)
+    out = x.new_empty(rows, triton.cdiv(outer, align) * align)
+    _linear_kernel[triton.cdiv(rows, 128), triton.cdiv(out.shape[1], 128)](
+        x, columns, bias, out, rows, inner, outer, out.shape[1],
         BIASED=bias is not None, ROWS=128, INNER=32, OUTER=128, num_warps=8,
     )  # fmt: skip
     return out
@@ -90,21 +113,22 @@ def uniforms(key: np.uint64, first: int, alive: Tensor, position: Tensor) -> Ten
 
 @triton.jit(do_not_specialize=["rows"])
 def _linear_kernel(
-    x_at, weight_at, bias_at, out_at, rows, inner, outer, stride,
+    x_at, columns_at, bias_at, out_at, rows, inner, outer, stride,
     BIASED: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
+    """Columns of W are rows of memory: so the tensor cores want them in TF32, and they are loaded in wide pieces."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     total = tl.zeros((ROWS, OUTER), tl.float32)
     for first in range(0, inner, INNER):
         k = first + tl.arange(0, INNER)
         x = tl.load(x_at + row[:, None] * inner + k[None, :], (row[:, None] < rows) & (k[None, :] < inner), 0.0)
-        at = weight_at + k[:, None] * outer + column[None, :]
-        weight = tl.load(at, (k[:, None] < inner) & (column[None, :] < outer), 0.0)
-        total = tl.dot(x, weight, total, input_precision="tf32")
+        at = columns_at + column[:, None] * inner + k[None, :]
+        weight = tl.load(at, (column[:, None] < outer) & (k[None, :] < inner), 0.0)
+        total = tl.dot(x, tl.trans(weight), total, input_precision="tf32")
     if BIASED:
         total += tl.load(bias_at + column, column < outer, 0.0)[None, :]
-    inside = (row[:, None] < rows) & (column[None, :] < outer)
+    inside = (row[:, None] < rows) & (column[None, :] < stride)
     tl.store(out_at + row[:, None] * stride + column[None, :], total, inside)
 
 
@@ -115,12 +139,12 @@ def _distribute_kernel(scores_at, until_at, entropy_at, labels, stride, BLOCKS: 
     block = tl.arange(0, BLOCKS)
     x = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     score = tl.load(scores_at + row * stride + x, x < labels, -1e30)
-    peak = tl.max(tl.max(score, 1), 0)
-    p = tl.exp(score - peak)
-    z = tl.sum(tl.sum(p, 1), 0)
-    mean = tl.sum(tl.sum(p * tl.where(p > 0.0, score - peak, 0.0), 1), 0) / z
-    tl.store(entropy_at + row, (tl.log(z) - mean).to(tl.float64))
-    p = p / z * _SCALE
+    score -= tl.max(score)
+    p = tl.exp(score)
+    mean = tl.sum(p * score)  # before the other sum, so that scores and probabilities need not be kept side by side
+    z = tl.sum(p)
+    tl.store(entropy_at + row, (tl.log(z) - mean / z).to(tl.float64))
+    p *= _SCALE / z
     p = tl.where(p < _WHOLE, (p + _WHOLE) - _WHOLE, p)
     tl.store(scores_at + row * stride + x, p, x < stride)
     until = tl.cumsum(tl.sum(p.to(tl.float64), 1), 0)

@@ -1,4 +1,9 @@
-"""Triton kernels of the softmax, and products for stacks of models; `neural/gpu_kernels.py` says what they are for."""
+"""Triton kernels of the softmax, and products for stacks of models; `neural/gpu_kernels.py` says what they are for.
+
+Tiles have a power of two of rows and columns. A width of 96 would be padded by a third, so a row of the embedding is held
+in two parts, 64 and 32 wide: `LEFT` and `RIGHT` are their widths; a width that needs no second part has a `RIGHT` of 0,
+and its second parts are never used.
+"""
 
 import triton
 import triton.language as tl
@@ -17,78 +22,144 @@ def product_kernel(left, right, PRECISION: tl.constexpr):
 @triton.jit
 def attend_kernel(
     h_at, embedding_at, bias_at, largest_at, total_at, mean_at, positions, size, span, splits,
-    width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    width: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For a tile of positions and a span of words: max, Σ exp(logit − max), and Σ exp(logit − max)·E."""
     client, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     embedding_at += client * size * width
     bias_at += client * size
     n = tl.program_id(1) * POSITIONS + tl.arange(0, POSITIONS)
-    d = tl.arange(0, WIDTH)
-    inside = (n[:, None] < positions) & (d[None, :] < width)
-    h = tl.load(h_at + client * positions * width + n[:, None] * width + d[None, :], inside, 0.0)
+    h = _rows(h_at + client * positions * width, n, positions, width, LEFT, RIGHT)
     largest = tl.full((POSITIONS,), -1e30, tl.float32)
     total = tl.zeros((POSITIONS,), tl.float32)
-    mean = tl.zeros((POSITIONS, WIDTH), tl.float32)
-    for first in range(split * span, tl.minimum((split + 1) * span, size), WORDS):
+    mean = tl.zeros((POSITIONS, LEFT), tl.float32), tl.zeros((POSITIONS, RIGHT if RIGHT else 1), tl.float32)
+    until = tl.minimum((split + 1) * span, size)
+    for first in tl.range(split * span, until, WORDS, num_stages=STAGES):
         v = first + tl.arange(0, WORDS)
-        e = tl.load(embedding_at + v[:, None] * width + d[None, :], (v[:, None] < size) & (d[None, :] < width), 0.0)
-        bias = tl.load(bias_at + v, v < size, -1e30)
-        logit = product_kernel(h, tl.trans(e), PRECISION) + bias[None, :]
+        e = _operand(_rows(embedding_at, v, until, width, LEFT, RIGHT), PRECISION)
+        bias = tl.load(bias_at + v, v < until, -1e30)
+        logit = _scores(h, e, RIGHT, PRECISION) + bias[None, :]
         peak = tl.maximum(largest, tl.max(logit, 1))
         shrink = tl.exp(largest - peak)
         p = tl.exp(logit - peak[:, None])
         total = total * shrink + tl.sum(p, 1)
-        mean = mean * shrink[:, None] + product_kernel(p, e, PRECISION)
+        mean = _combined(p, e, (mean[0] * shrink[:, None], mean[1] * shrink[:, None]), RIGHT, PRECISION)
         largest = peak
     row = (client * splits + split) * positions + n
     tl.store(largest_at + row, largest, n < positions)
     tl.store(total_at + row, total, n < positions)
-    tl.store(mean_at + (client * splits + split) * positions * width + n[:, None] * width + d[None, :], mean, inside)
+    mean_at += (client * splits + split) * positions * width
+    _store_rows(mean_at, n, positions, mean, width, LEFT, RIGHT)
 
 
 @triton.jit
 def step_kernel(
     h_at, embedding_at, bias_at, level_at, positions, size, span,
-    width: tl.constexpr, TILES: tl.constexpr, POSITIONS: tl.constexpr, WORDS: tl.constexpr, WIDTH: tl.constexpr,
-    PRECISION: tl.constexpr,
+    width: tl.constexpr, TILES: tl.constexpr, POSITIONS: tl.constexpr, MORE: tl.constexpr, WORDS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For a span of words, tile by tile: subtract pᵀ·h from the embedding, and p's sum over positions from the bias.
 
-    Positions that fit one tile are loaded once for all words; where they are more, again for every tile of words.
+    A tile of words is loaded while the one before it is worked on. Positions that fit one tile, or one and a smaller
+    one of `MORE`, are loaded once for all words; where they are more, again for every tile of words.
     """
     client, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     embedding_at += client * size * width
     bias_at += client * size
     h_at += client * positions * width
     level_at += client * positions
-    d = tl.arange(0, WIDTH)
-    h, level = _positions(h_at, level_at, d, 0, positions, width, POSITIONS)
-    for first in tl.range(split * span, tl.minimum((split + 1) * span, size), WORDS, num_stages=1):
+    h, level = _positions(h_at, level_at, 0, positions, width, POSITIONS, LEFT, RIGHT)
+    if MORE:
+        more, more_level = _positions(h_at, level_at, POSITIONS, positions, width, MORE, LEFT, RIGHT)
+    until = tl.minimum((split + 1) * span, size)
+    v = split * span + tl.arange(0, WORDS)
+    next_old, next_bias = _rows(embedding_at, v, until, width, LEFT, RIGHT), tl.load(bias_at + v, v < until, -1e30)
+    for first in tl.range(split * span, until, WORDS, num_stages=1):
         v = first + tl.arange(0, WORDS)
-        at = embedding_at + v[:, None] * width + d[None, :]
-        inside = (v[:, None] < size) & (d[None, :] < width)
-        old = tl.load(at, inside, 0.0)
-        bias = tl.load(bias_at + v, v < size, -1e30)
-        e = old.to(tl.bfloat16) if PRECISION == "bf16" else old
-        slope = tl.zeros((WORDS, WIDTH), tl.float32)
+        old, bias = next_old, next_bias
+        next_old = _rows(embedding_at, v + WORDS, until, width, LEFT, RIGHT)
+        next_bias = tl.load(bias_at + v + WORDS, v + WORDS < until, -1e30)
+        e = _operand(old, PRECISION)
+        slope = tl.zeros((WORDS, LEFT), tl.float32), tl.zeros((WORDS, RIGHT if RIGHT else 1), tl.float32)
         bias_slope = tl.zeros((WORDS,), tl.float32)
         for tile in tl.static_range(TILES):
             if TILES > 1:
-                h, level = _positions(h_at, level_at, d, tile * POSITIONS, positions, width, POSITIONS)
-            p = tl.exp(product_kernel(e, tl.trans(h), PRECISION) + (bias[:, None] - level[None, :]))
-            slope += product_kernel(p, h, PRECISION)
-            bias_slope += tl.sum(p, 1)
-        tl.store(at, old - slope, inside)
-        tl.store(bias_at + v, bias - bias_slope, v < size)
+                h, level = _positions(
+                    h_at, level_at, tile * POSITIONS, positions, width, POSITIONS, LEFT, RIGHT
+                )  # fmt: skip
+            slope, bias_slope = _slopes(e, bias, h, level, slope, bias_slope, RIGHT, PRECISION)
+        if MORE:
+            slope, bias_slope = _slopes(e, bias, more, more_level, slope, bias_slope, RIGHT, PRECISION)
+        new = old[0] - slope[0], old[1] - slope[1] if RIGHT else slope[1]
+        _store_rows(embedding_at, v, until, new, width, LEFT, RIGHT)
+        tl.store(bias_at + v, bias - bias_slope, v < until)
 
 
 @triton.jit
-def _positions(h_at, level_at, d, first, positions, width: tl.constexpr, POSITIONS: tl.constexpr):
+def _slopes(e, bias, h, level, slope, bias_slope, RIGHT: tl.constexpr, PRECISION: tl.constexpr):
+    """The slopes of a tile of words, with those of some positions added."""
+    p = tl.exp(_scores(e, h, RIGHT, PRECISION) + (bias[:, None] - level[None, :]))
+    return _combined(p, h, slope, RIGHT, PRECISION), bias_slope + tl.sum(p, 1)
+
+
+@triton.jit
+def _positions(
+    h_at, level_at, first, positions,
+    width: tl.constexpr, POSITIONS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+):  # fmt: skip
     """A tile of h, and its levels."""
     n = first + tl.arange(0, POSITIONS)
-    h = tl.load(h_at + n[:, None] * width + d[None, :], (n[:, None] < positions) & (d[None, :] < width), 0.0)
-    return h, tl.load(level_at + n, n < positions, float("inf"))
+    return _rows(h_at, n, positions, width, LEFT, RIGHT), tl.load(level_at + n, n < positions, float("inf"))
+
+
+@triton.jit
+def _rows(at, row, size, width: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """Rows of a matrix in two parts, zeros behind the last."""
+    d = tl.arange(0, LEFT)
+    left = tl.load(at + row[:, None] * width + d[None, :], (row[:, None] < size) & (d[None, :] < width), 0.0)
+    right = left
+    if RIGHT:
+        d = LEFT + tl.arange(0, RIGHT)
+        right = tl.load(at + row[:, None] * width + d[None, :], (row[:, None] < size) & (d[None, :] < width), 0.0)
+    return left, right
+
+
+@triton.jit
+def _store_rows(at, row, size, parts, width: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    d = tl.arange(0, LEFT)
+    tl.store(at + row[:, None] * width + d[None, :], parts[0], (row[:, None] < size) & (d[None, :] < width))
+    if RIGHT:
+        d = LEFT + tl.arange(0, RIGHT)
+        tl.store(at + row[:, None] * width + d[None, :], parts[1], (row[:, None] < size) & (d[None, :] < width))
+
+
+@triton.jit
+def _operand(parts, PRECISION: tl.constexpr):
+    """Rows as products want them."""
+    left, right = parts
+    if PRECISION == "bf16":
+        left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
+    return left, right
+
+
+@triton.jit
+def _scores(x, y, RIGHT: tl.constexpr, PRECISION: tl.constexpr):
+    """x·yᵀ."""
+    result = product_kernel(x[0], tl.trans(y[0]), PRECISION)
+    if RIGHT:
+        result += product_kernel(x[1], tl.trans(y[1]), PRECISION)
+    return result
+
+
+@triton.jit
+def _combined(p, x, total, RIGHT: tl.constexpr, PRECISION: tl.constexpr):
+    """Total + p·x."""
+    left = total[0] + product_kernel(p, x[0], PRECISION)
+    right = total[1]
+    if RIGHT:
+        right += product_kernel(p, x[1], PRECISION)
+    return left, right
 
 
 @triton.jit
@@ -113,12 +184,15 @@ def subtract_rows_kernel(
 
 @triton.jit
 def multiply_kernel(
-    x_at, weight_at, scale_at, out_at, rows, inner, outer, x_stride, scale_stride, out_stride,
-    weight_stride, inner_stride, outer_stride,
+    x_at, weight_at, scale_at, out_at, rows, inner, x_reach, weight_inner, weight_outer, out_reach,
+    x_stride, x_row, scale_stride, out_stride, out_row, weight_stride, inner_stride, outer_stride,
     SCALED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """For a client and a block of columns: out = x·W, where x has few rows, so that reading W is the work."""
+    """For a client and a block of columns: out = x·W, where x has few rows, so that reading W is the work.
+
+    Rows of memory are read and written as far as they reach, in wide pieces; only x is cut to its true length.
+    """
     client = tl.program_id(0).to(tl.int64)
     row, column = tl.arange(0, ROWS), tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     x_at += client * x_stride
@@ -126,14 +200,15 @@ def multiply_kernel(
     total = tl.zeros((ROWS, OUTER), tl.float32)
     for first in range(0, inner, INNER):
         k = first + tl.arange(0, INNER)
-        x = tl.load(x_at + row[:, None] * inner + k[None, :], (row[:, None] < rows) & (k[None, :] < inner), 0.0)
+        x = tl.load(x_at + row[:, None] * x_row + k[None, :], (row[:, None] < rows) & (k[None, :] < x_reach), 0.0)
+        x = tl.where(k[None, :] < inner, x, 0.0)
         at = weight_at + k[:, None] * inner_stride + column[None, :] * outer_stride
-        weight = tl.load(at, (k[:, None] < inner) & (column[None, :] < outer), 0.0)
+        weight = tl.load(at, (k[:, None] < weight_inner) & (column[None, :] < weight_outer), 0.0)
         total += product_kernel(x, weight, PRECISION)
     if SCALED:
         total *= tl.load(scale_at + client * scale_stride + row, row < rows, 0.0)[:, None]
-    at = out_at + client * out_stride + row[:, None] * outer + column[None, :]
-    inside = (row[:, None] < rows) & (column[None, :] < outer)
+    at = out_at + client * out_stride + row[:, None] * out_row + column[None, :]
+    inside = (row[:, None] < rows) & (column[None, :] < out_reach)
     if ADD:
         total += tl.load(at, inside, 0.0)
     tl.store(at, total, inside)

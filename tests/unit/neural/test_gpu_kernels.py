@@ -12,6 +12,7 @@ from fedgram.neural import explicit_step, gpu_kernels
 from fedgram.neural.batching import pack_clients
 from fedgram.neural.model import ModelShape, initial_weights
 
+torch.use_deterministic_algorithms(True)  # memory that nothing has been written to is full of NaN
 gpu_kernels.PRECISION, gpu_kernels._PROGRAMS = "ieee", {programs}
 shape = ModelShape({words}, {width}, 20, layers={layers})
 rng = np.random.default_rng(0)
@@ -37,13 +38,21 @@ for name in stacks[0]:
 gpu_kernels.PRECISION = "bf16"
 matrix = torch.randn(2, 5, 13)
 prepared = gpu_kernels.prepare(matrix)
-assert prepared.stride(1) % 8 == 0 and prepared.dtype == torch.bfloat16
+assert prepared.stride(1) % 16 == 0 and prepared.dtype == torch.bfloat16
 torch.testing.assert_close(prepared.float(), matrix, rtol=1e-2, atol=0.0)
+gpu_kernels.PRECISION = "ieee"
+padded = torch.nn.functional.pad(matrix, (0, 3))[:, :, :13]
+for x, weight in ((torch.randn(2, 3, 5), padded), (torch.randn(2, 3, 13), padded.mT)):
+    wide, scale = gpu_kernels.room(x, *x.shape).copy_(x), torch.rand(2, 3)
+    out = gpu_kernels.room(x, 2, 3, weight.shape[2]).fill_(1.0)
+    gpu_kernels.multiply(wide, weight, scale, out, add=True)
+    torch.testing.assert_close(out, 1.0 + scale.unsqueeze(-1) * (x @ weight), rtol=1e-4, atol=1e-5)
 """
 
 
 CASES = [
     {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2, "width": 12},
+    {"words": 70, "rows": 5, "programs": 3, "layers": 1, "sentences": 12, "steps": 2, "width": 24},
     {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1, "width": 44},
     {"words": 20, "rows": 16, "programs": 1024, "layers": 1, "sentences": 18, "steps": 1, "width": 20},
 ]

@@ -1,0 +1,126 @@
+"""The kernels of a training step on a GPU: whether they are right there, and how far from the memory's speed they are.
+
+    python -m benchmarks.gpu_kernels [--preset W_30K] [--clients 500] [--rows 8] [--length 12]
+
+First a step of a few clients is taken by the kernels and by the plain functions in single precision, from the same
+weights: by weight, the length of the difference of the two changes against that of the change. Kernels that are wrong
+on this GPU, though right in Triton's interpreter, show here. Then each inner function of `neural/explicit_step.py` is
+timed by itself, and its bytes, each counted once, are compared with what a copy moves in that time.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import perf_counter
+
+import torch
+from benchmarks.federated_training import copied_bytes_a_second
+from benchmarks.measure import save
+from torch import Tensor
+
+from fedgram.neural import explicit_step, gpu_kernels
+from fedgram.neural.model import PRESETS, ModelShape, initial_weights, layer_weights
+
+Weights = dict[str, Tensor]
+
+
+def stacked(shape: ModelShape, clients: int) -> Weights:
+    """Clients that begin at slightly different weights."""
+    torch.manual_seed(1)
+    start = {name: w.cuda() for name, w in initial_weights(shape, seed=1).items()}
+    return {name: w + 0.01 * torch.randn(clients, *w.shape, device="cuda") for name, w in start.items()}
+
+
+def compared(shape: ModelShape, rows: int, length: int) -> list[dict[str, object]]:
+    """How far the kernels' change of each weight is from the plain functions'."""
+    start = stacked(shape, 3)
+    words, targets = torch.randint(3, shape.words, (2, 3, length, rows), device="cuda")
+    targets[0, -1] = -1
+    rate, ends = torch.full((1,), 0.5, device="cuda"), []
+    with torch.no_grad():
+        for inner in (explicit_step, gpu_kernels):
+            ends.append({name: w.clone() for name, w in start.items()})
+            ends[-1]["loss"] = explicit_step.descend(shape, ends[-1], words, targets, rate, inner)
+    found = []
+    for name, plain in ends[0].items():
+        before = start.get(name, torch.zeros_like(plain))
+        difference = float((ends[1][name] - plain).norm() / (plain - before).norm())
+        found.append(
+            {"weight": name, "difference": f"{difference:.2e}", "finite": bool(ends[1][name].isfinite().all())}
+        )
+    return found
+
+
+def inner_functions(
+    shape: ModelShape, clients: int, rows: int, length: int
+) -> Iterator[tuple[str, int, Callable[[], object]]]:
+    """What a step is made of: name, bytes, and a call of it."""
+    stack, inner, width, hidden = stacked(shape, clients), gpu_kernels, shape.embedding, shape.hidden
+    layer, like, positions = layer_weights(stack, 0), stack["embedding"], rows * length
+    h = torch.randn(clients, positions, width, device="cuda") * 0.1
+    targets = torch.randint(3, shape.words, (clients, positions), device="cuda")
+    share = torch.full((clients, positions), 1e-6, device="cuda")
+    embedding = 4 * stack["embedding"].numel()
+    yield "softmax_step", 3 * embedding, lambda: inner.softmax_step(like, stack["output_bias"], h, targets, share)
+    yield "subtract_rows", 12 * h.numel(), lambda: inner.subtract_rows(like, targets, h * 1e-6)
+    U, P = layer["recurrent"].squeeze(1), layer["projection"]
+    yield "prepare U", 6 * U.numel(), lambda: inner.prepare(U)
+    halves = inner.prepare(U), inner.prepare(P)
+    keep = torch.ones(clients, rows, device="cuda")
+    r, dh, dc, c, c_after, dn = (
+        inner.room(like, clients, rows, n).normal_() for n in (width, hidden, hidden, hidden, hidden, hidden)
+    )
+    a, b, da, db, dz = (inner.room(like, clients, rows, 3 * hidden).normal_() for _ in range(5))
+    activations = 4 * clients * rows
+    products = {
+        "r·U": (r, halves[0], b), "h·P": (dh, halves[1], r),
+        "db·Uᵀ": (db, halves[0].mT, r), "dr·Pᵀ": (r, halves[1].mT, dh),
+    }  # fmt: skip
+    for name, (x, weight, out) in products.items():
+        size = 2 * weight.numel() + activations * (x.shape[2] + out.shape[2])
+        yield name, size, partial(inner.multiply, x, weight, keep, out)
+    moment = a, b, keep, c, c_after
+    yield "gates_forward", activations * 9 * hidden, lambda: inner.gates_forward(layer, *moment, dh)
+    yield (
+        "gates_backward",
+        activations * 21 * hidden,
+        lambda: inner.gates_backward(layer, *moment, dh, dc, da, db, dz, dn),
+    )
+    slopes = a, b, c, dz, dn
+    yield "vector_gradients (of one moment)", activations * 11 * hidden, lambda: inner.vector_gradients(*slopes)
+
+
+def seconds(work: Callable[[], object], *, repeats: int = 20) -> float:
+    """Of one call among many, launched together."""
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    began = perf_counter()
+    for _ in range(repeats):
+        work()
+    torch.cuda.synchronize()
+    return (perf_counter() - began) / repeats
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--preset", default="W_30K", choices=[name for name, p in PRESETS.items() if explicit_step.supports(p.shape)]
+    )
+    parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--length", type=int, default=12)
+    given = parser.parse_args()
+    shape = PRESETS[given.preset].shape
+    save("gpu_kernels_compared", compared(shape, given.rows, given.length))
+    speed, rows = copied_bytes_a_second(), []
+    for name, size, work in inner_functions(shape, given.clients, given.rows, given.length):
+        took = seconds(work)
+        rows.append(
+            {"function": name, "ms": 1e3 * took, "GB": size / 1e9, "of a copy's speed": f"{size / took / speed:.0%}"}
+        )
+    save("gpu_kernels", rows)
+
+
+if __name__ == "__main__":
+    main()
