@@ -83,6 +83,28 @@ def test_two_workers_write_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "1.safetensors").read_bytes() == (tmp_path / "2.safetensors").read_bytes()
 
 
+def test_workers_end_with_whoever_started_them(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "R.safetensors"
+    command = arguments(folder, output, "--rounds", 1000)
+    command[command.index("--workers") + 1] = "2"
+    command = [sys.executable, "-m", "fedgram", *command]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            process.kill()
+            pytest.skip("this system does not list the children of a process")
+        while not newest(output):
+            assert process.poll() is None
+            time.sleep(0.1)
+        workers = [Path("/proc", pid) for pid in children.read_text().split()]
+        assert len(workers) == 2
+        process.kill()
+    end = time.monotonic() + 20
+    while any(runs(worker) for worker in workers):
+        assert time.monotonic() < end, "a worker is left behind"
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_killed_anywhere_and_resumed_it_writes_the_same_bytes(
     fedgram: Callable[..., Any], folder: Path, tmp_path: Path, rounds: int
@@ -104,6 +126,14 @@ def test_killed_anywhere_and_resumed_it_writes_the_same_bytes(
             kills += 1
     assert kills >= rounds // 6 + 1
     assert killed.read_bytes() == whole.read_bytes()
+
+
+def runs(process: Path) -> bool:
+    """Whether a process of /proc still does; one that nobody has waited for does not."""
+    try:
+        return "State:\tZ" not in (process / "status").read_text()
+    except OSError:
+        return False
 
 
 def newest(output: Path) -> list[str]:

@@ -30,7 +30,8 @@ def command(
 ) -> None:  # fmt: skip
     """Train a network on a corpus, a sentence a line.
 
-    Federated training may start from it: fedgram train --start.
+    Federated training may start from it: fedgram train --start. Training that is interrupted goes on from
+    OUTPUT.checkpoint when the same command is given again.
     """
     import torch
 
@@ -60,7 +61,9 @@ def command(
             step.describe(f"Training: loss {value:.3f}")
 
         start = {name: w.to(place) for name, w in initial_weights(shape, seed=seed).items()}
-        weights = train_centrally(shape, start, sentences, options, on_batch=on_batch)
+        weights = train_centrally(
+            shape, start, sentences, options, on_batch=on_batch, checkpoint=Path(f"{output}.checkpoint")
+        )
         about = {"preset": preset, "epochs": epochs, "central": True}
         write_network(output, Network(shape, as_arrays(weights), coding, about))
     show({"network": str(output), "preset": preset, "parameters": shape.parameters(), "sentences": len(sentences),

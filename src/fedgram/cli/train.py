@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import click
@@ -119,6 +120,8 @@ def command(**options: Any) -> None:
     if workers > 1 and "RANK" not in os.environ:
         _start_workers(workers)
         return
+    if parent := os.environ.get("FEDGRAM_PARENT"):
+        threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     _train(str(device), options)
 
 
@@ -126,6 +129,7 @@ def _start_workers(count: int) -> None:
     """Run the command in several processes, which meet through a file and talk on this machine alone."""
     with tempfile.TemporaryDirectory(prefix="fedgram-") as folder:
         common = {**os.environ, "WORLD_SIZE": str(count), "FEDGRAM_RENDEZVOUS": f"file://{folder}/meet",
+                  "FEDGRAM_PARENT": str(os.getpid()),
                   "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), "OMP_NUM_THREADS": "1"}  # fmt: skip
         arguments = [sys.executable, "-m", "fedgram", *click.get_current_context().find_root().obj]
         running = [
@@ -144,6 +148,13 @@ def _start_workers(count: int) -> None:
                 process.wait()
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _end_with(parent: int) -> None:
+    """End this worker when whoever started it has gone, killed perhaps."""
+    while os.getppid() == parent:
+        sleep(1.0)
+    os._exit(1)
 
 
 def _train(device: str, options: dict[str, Any]) -> None:

@@ -1,23 +1,31 @@
 """Training on text that a server may see, such as a supplemental corpus: Adam over shuffled batches, many epochs.
 
 Federated training may start from such a network, and a network trained on pooled text says what the same model could
-reach if text were collected.
+reach if text were collected. Training that is interrupted goes on from its checkpoint to the same weights; one that is
+damaged, or of other work, is not used.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import cos, pi
+from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedgram.core.arrays import Ragged
-from fedgram.core.errors import FedgramError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.random import stream
+from fedgram.core.storage import Artefact, content_digest, read_artefact, write_artefact
 from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, word_losses
+from fedgram.neural.network import as_arrays
 
+KIND, VERSION = "central-checkpoint", 1
 _WARMUP = 0.05  # the share of all batches over which the learning rate rises
 
 
@@ -39,19 +47,27 @@ class CentralTraining:
 
 def train_centrally(
     shape: ModelShape, start: Weights, sentences: Ragged, options: CentralTraining, *,
-    on_batch: Callable[[float, float], object] = lambda *_: None,
+    on_batch: Callable[[float, float], object] = lambda *_: None, checkpoint: Path | None = None, pause: float = 60.0,
 ) -> Weights:  # fmt: skip
-    """Train weights on sentences, on the weights' device; `on_batch` hears the share that is done, and the loss."""
+    """Train weights on sentences, on the weights' device; `on_batch` hears the share that is done, and the loss.
+
+    If a checkpoint is named it is written after every `pause` seconds, and removed at the end.
+    """
     if not len(sentences.values):
         raise FedgramError("there is no text to train on")
     device = start["embedding"].device
     weights = {name: w.clone().requires_grad_() for name, w in start.items()}
     optimizer = torch.optim.Adam(weights.values(), lr=options.learning_rate)
+    kept = _Checkpoint(checkpoint, _work(shape, start, sentences, options), pause) if checkpoint else None
+    before, number = kept.restore(weights, optimizer) if kept else 0, 0
     for epoch in range(options.epochs):
         order = stream(options.seed, "central", epoch).permutation(len(sentences))
         packed = pack_clients([sentences], rows=options.rows, length=options.length, orders=[order.astype(np.int64)])
         words, targets = (torch.from_numpy(a[0]).to(device).long() for a in (packed.words, packed.targets))
         for k in range(len(words)):
+            number += 1
+            if number <= before:
+                continue
             done = (epoch + k / len(words)) / options.epochs
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * _rate(done)
@@ -62,7 +78,53 @@ def train_centrally(
             optimizer.step()
             if k % 20 == 0:
                 on_batch(done, float(loss.detach()))
+            if kept:
+                kept.keep(weights, optimizer, number)
+    if kept:
+        kept.path.unlink(missing_ok=True)
     return {name: w.detach() for name, w in weights.items()}
+
+
+class _Checkpoint:
+    """Weights and Adam's two moments after so many batches, in one file that is replaced whole."""
+
+    def __init__(self, path: Path, work: str, pause: float) -> None:
+        self.path, self._work, self._pause, self._written = path, work, pause, monotonic()
+
+    def keep(self, weights: Weights, optimizer: torch.optim.Adam, batches: int) -> None:
+        """Write a checkpoint, if it is time for one."""
+        if monotonic() < self._written + self._pause:
+            return
+        arrays = as_arrays({f"weights.{name}": w.detach() for name, w in weights.items()})
+        for name, w in weights.items():
+            arrays |= as_arrays({f"{part}.{name}": optimizer.state[w][part] for part in _MOMENTS})
+        write_artefact(self.path, Artefact(KIND, VERSION, {"work": self._work, "batches": batches}, arrays))
+        self._written = monotonic()
+
+    @torch.no_grad()
+    def restore(self, weights: Weights, optimizer: torch.optim.Adam) -> int:
+        """Put everything where the checkpoint has it; returns its number of batches, 0 if there is none."""
+        try:
+            artefact = read_artefact(self.path, kind=KIND, version=VERSION)
+        except (FileNotFoundError, InputError):
+            return 0
+        if artefact.fields.get("work") != self._work:
+            return 0
+        for name, w in weights.items():
+            w.copy_(torch.from_numpy(artefact.arrays[f"weights.{name}"]))
+            moments = {p: torch.from_numpy(artefact.arrays[f"{p}.{name}"]).to(w.device) for p in _MOMENTS}
+            optimizer.state[w] = {"step": torch.tensor(float(artefact.fields["batches"])), **moments}
+        return int(artefact.fields["batches"])
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's Adam calls them
+
+
+def _work(shape: ModelShape, start: Weights, sentences: Ragged, options: CentralTraining) -> str:
+    """A digest of all that the result depends on."""
+    arrays: dict[str, NDArray[Any]] = dict(as_arrays(start))
+    arrays |= {"sentences.values": sentences.values, "sentences.offsets": sentences.offsets}
+    return content_digest({"shape": asdict(shape), "options": asdict(options)}, arrays)
 
 
 def _rate(done: float) -> float:

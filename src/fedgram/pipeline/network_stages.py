@@ -72,7 +72,9 @@ def pretrain(work: Work, preset: str, config: PretrainingConfig, seed: int, *, n
             done[0] = int(1000 * share)
 
         options = CentralTraining(config.epochs, config.learning_rate, config.rows, seed=seed)
-        weights = train_centrally(shape, weights, sentences, options, on_batch=on_batch)
+        weights = train_centrally(
+            shape, weights, sentences, options, on_batch=on_batch, checkpoint=work.write("checkpoint")
+        )
     about = {"preset": preset, "epochs": config.epochs, "central": True}
     write_network(work.write(f"{name}_start.safetensors"), Network(shape, as_arrays(weights), coding, about))
 
