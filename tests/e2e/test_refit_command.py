@@ -53,6 +53,7 @@ def test_refusals(folder: Path, fedgram: Command, refused: Callable[..., str]) -
     fedgram("ngram", "prune", folder / "A.ngram", "--max-ngrams", 3000, "-o", folder / "B.ngram")
     line = refused("refit", folder / "B.ngram", *base[2:], "--counts", folder / "c.counts")
     assert "counts for another model" in line
+    assert "other settings: growth, seed, sketch" in refused(*base, "--counts", folder / "c.counts", "--seed", 8)
     (folder / "c.counts").write_bytes(b"nothing")
     assert "damaged" in refused(*base, "--counts", folder / "c.counts")
     (folder / "cased.txt").write_text("The end\n")

@@ -13,7 +13,7 @@ from fedgram.cli.console import Steps, json_option, output_path, show, steps
 from fedgram.cli.distill import model_input, model_output, size
 from fedgram.cli.unigrams import clip_value
 from fedgram.core.errors import InputError
-from fedgram.distill.counted_ngrams import read_counted, write_counted
+from fedgram.distill.counted_ngrams import counting_settings, read_counted, write_counted
 from fedgram.distill.ngram_collection import Limits
 from fedgram.distill.ngram_growth import Growth
 from fedgram.distill.pair_sketch import SketchSize
@@ -56,7 +56,11 @@ _PRIOR, _GROWTH, _LIMITS = Prior(), Growth(), Limits()
               help="β: visits of MODEL that are added at every history.")  # fmt: skip
 @click.option("--max-ngrams", type=click.IntRange(1), default=1_500_000, show_default=True, help="Budget.")
 @click.option("--seed", type=int, default=7, show_default=True, help="Seed of cohorts, and of what devices leave out.")
-@click.option("--counts", callback=output_path, help="File of the devices' counts; they are not asked if it exists.")
+@click.option(
+    "--counts",
+    callback=output_path,
+    help="File of the devices' counts; if it exists, with the same settings, they are not asked.",
+)
 @click.option(
     "-o", "--output", required=True, callback=model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
 )
@@ -79,17 +83,18 @@ def command(
         SketchSize() if pairs else None,
         Growth(passes=grow, shortest=3 if pairs else 2, order=order, least=least), Prior(visits=prior), max_ngrams,
     )  # fmt: skip
+    settings = counting_settings(options, seed=seed, split=split)
     with steps() as step:
         step.begin(f"Reading {model}")
         given = renormalize(read_model(model))
         _refuse_capitals(given, model)
         if counts and counts.exists():
             step.begin(f"Reading {counts}")
-            counted = read_counted(counts, given)
+            counted = read_counted(counts, given, settings)
         else:
             counted = _count(given, users, split, options, seed, step)
             if counts:
-                write_counted(counts, counted, given)
+                write_counted(counts, counted, given, settings)
         step.begin("Refitting")
         refitted = refit_to_counts(given, counted, options)
         step.begin(f"Writing {output}")

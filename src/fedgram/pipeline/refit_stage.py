@@ -12,7 +12,7 @@ from fedgram.automata.topology import Topology
 from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.cased_ngrams import capitalize_model
 from fedgram.distill.casing import casing_of
-from fedgram.distill.counted_ngrams import read_counted, write_counted
+from fedgram.distill.counted_ngrams import counting_settings, read_counted, write_counted
 from fedgram.distill.ngram_collection import Limits
 from fedgram.distill.ngram_growth import Growth
 from fedgram.distill.pair_sketch import SketchSize
@@ -35,9 +35,10 @@ def refit(work: Work, config: RefitConfig, budget: BudgetConfig, seed: int) -> N
     options, kept = _options(config, _ROOM * budget.ngrams), work.write("counted")
     work.begin("A_W_r in lower case", None)
     prior = lowercase_model(read_ngram(work.read("A_W_r.ngram")))
+    settings = counting_settings(options, seed=seed)
     if not kept.exists():
-        write_counted(kept, _count(work, prior, options, seed), prior)
-    counted = read_counted(kept, prior)
+        write_counted(kept, _count(work, prior, options, seed), prior, settings)
+    counted = read_counted(kept, prior, settings)
     work.begin("Refitting", None)
     wide = refit_to_counts(prior, counted, options)
     uncased = _within(wide, budget)
