@@ -6,13 +6,13 @@ that has room; if none has, the next batch begins. So several short sentences sh
 read whenever it reads `<s>` (`neural/model.py`). Clients with fewer batches than others have empty ones at the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgram.core.arrays import IntArray, LongArray, Ragged
+from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS
 
@@ -52,6 +52,26 @@ def pack_clients(
     for c, (sentences, order) in enumerate(zip(clients, chosen, strict=True)):
         _fill(sentences.values, sentences.offsets, order.astype(np.int64), places[c], words[c], targets[c])
     return ClientBatches(words, targets, steps)
+
+
+def reading_batches(
+    sentences: Ragged, order: LongArray, positions: int
+) -> Iterator[tuple[LongArray, LongArray, BoolArray]]:
+    """Sentences in this order, a row each, as many together as `positions` hold when padded to the longest.
+
+    Yields which they are, what is read (`<s>` first, and as padding), and where their words are asked for; the end of a
+    sentence is asked for behind its last word.
+    """
+    lengths, first = np.diff(sentences.offsets)[order], 0
+    while first < len(order):
+        longest = np.maximum.accumulate(lengths[first : first + positions]) + 1
+        count = max(1, int(np.searchsorted(longest * np.arange(1, len(longest) + 1), positions, side="right")))
+        chosen, columns = order[first : first + count], np.arange(longest[count - 1])
+        inside = columns < lengths[first : first + count, None]
+        words = np.full(inside.shape, BOS, np.int64)
+        words[:, 1:][inside[:, :-1]] = sentences.take(chosen).values
+        yield chosen, words, inside
+        first += count
 
 
 @kernel

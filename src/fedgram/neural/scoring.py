@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from fedgram.core.arrays import BoolArray, FloatArray, LongArray, Ragged
+from fedgram.neural.batching import reading_batches
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, hidden_outputs, logits
 from fedgram.neural.network import Coding
 from fedgram.text.normalize import PLACEHOLDERS
 from fedgram.text.population import Population
-from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK
+from fedgram.text.vocabulary import EOS, SPECIAL, UNK
 
 _POSITIONS = 4096  # scored at once
 NO_RANK = np.iinfo(np.int64).max
@@ -96,25 +97,15 @@ def _judged(
     shape: ModelShape, weights: Weights, sentences: Ragged, *, ranks: bool
 ) -> Iterator[tuple[LongArray, FloatArray, LongArray, FloatArray]]:
     """By batch of sentences of like lengths: which, log p and rank of each token, and log p of each end."""
-    device = weights["embedding"].device
-    lengths = np.diff(sentences.offsets)
+    device, lengths = weights["embedding"].device, np.diff(sentences.offsets)
     order = np.argsort(lengths, kind="stable")
-    first = 0
-    while first < len(order):
-        count = 1  # as many as fit when padded to the longest
-        while first + count < len(order) and (count + 1) * (lengths[order[first + count]] + 1) <= _POSITIONS:
-            count += 1
-        chosen = order[first : first + count]
-        first += count
-        length = int(lengths[chosen[-1]]) + 1
-        words, targets = np.full((count, length), BOS, np.int64), np.full((count, length), EOS, np.int64)
-        inside = np.arange(length) < lengths[chosen][:, None]
+    for chosen, words, inside in reading_batches(sentences, order, _POSITIONS):
+        targets = np.full(words.shape, EOS, np.int64)
         targets[inside] = sentences.take(chosen).values
-        words[:, 1:][inside[:, :-1]] = targets[inside]
         with torch.no_grad():
             rows, wanted = torch.from_numpy(words).to(device), torch.from_numpy(targets).to(device)
             log_p, rank = _look_up(shape, weights, rows, wanted, ranks)
-        yield chosen, log_p[inside], rank[inside], log_p[np.arange(count), lengths[chosen]]
+        yield chosen, log_p[inside], rank[inside], log_p[np.arange(len(chosen)), lengths[chosen]]
 
 
 def _look_up(
