@@ -36,7 +36,7 @@ class NetworkSource:
         self.decoder = _decoder(network, torch.device(device))
         if self.decoder.device.type != "cpu":
             self.at_once = 128 * SHARD
-            self.batch = self.shard = 4 * self.at_once
+            self.batch = self.shard = 8 * self.at_once  # the last samples of a shard walk alone
 
     @property
     def most_threads(self) -> int:
