@@ -83,9 +83,9 @@ def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
 def _subtract(embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None) -> None:
     """Subtract scale·dx from the embeddings of words, and the scale from their biases."""
     clients, size, width = embedding.shape
-    subtract_rows_kernel[(clients,)](
+    subtract_rows_kernel[clients, words.shape[1]](
         embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width,
-        BIASED=bias is not None, WIDTH=triton.next_power_of_2(width), num_warps=1,
+        BIASED=bias is not None, POSITIONS=16, WIDTH=triton.next_power_of_2(width), num_warps=1,
     )  # fmt: skip
 
 

@@ -164,22 +164,36 @@ def _combined(p, x, total, RIGHT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def subtract_rows_kernel(
-    embedding_at, bias_at, words_at, dx_at, scale_at, positions, size, width,
-    BIASED: tl.constexpr, WIDTH: tl.constexpr,
+    embedding_at, bias_at, words_at, dx_at, scale_at, positions, size, width: tl.constexpr,
+    BIASED: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A program a client, position after position: a word that occurs twice is changed twice, always in this order."""
-    client = tl.program_id(0).to(tl.int64)
-    d = tl.arange(0, WIDTH)
-    for n in range(positions):
-        row = client * positions + n
-        word = client * size + tl.load(words_at + row)
-        at = embedding_at + word * width + d
-        dx = tl.load(dx_at + row * width + d, d < width, 0.0)
+    """A program a client and position. A word's first position takes the steps of all that have it, added in order."""
+    client, own = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    words_at += client * positions
+    word = tl.load(words_at + own)
+    before = tl.zeros((POSITIONS,), tl.int32)
+    for first in range(0, own, POSITIONS):
+        n = first + tl.arange(0, POSITIONS)
+        before += (tl.load(words_at + n, n < own, -1) == word).to(tl.int32)
+    if tl.sum(before, 0) == 0:
+        d = tl.arange(0, WIDTH)
+        step = tl.zeros((WIDTH,), tl.float32)
+        bias_step = 0.0
+        for first in range(own // POSITIONS * POSITIONS, positions, POSITIONS):
+            n = first + tl.arange(0, POSITIONS)
+            same = tl.load(words_at + n, n < positions, -1) == word
+            row = client * positions + n
+            dx = tl.load(dx_at + row[:, None] * width + d[None, :], same[:, None] & (d[None, :] < width), 0.0)
+            if BIASED:
+                scale = tl.load(scale_at + row, same, 0.0)
+                dx *= scale[:, None]
+                bias_step += tl.sum(scale, 0)
+            step += tl.sum(dx, 0)
+        row = client * size + word
+        at = embedding_at + row * width + d
+        tl.store(at, tl.load(at, d < width, 0.0) - step, d < width)
         if BIASED:
-            scale = tl.load(scale_at + row)
-            dx *= scale
-            tl.store(bias_at + word, tl.load(bias_at + word) - scale)
-        tl.store(at, tl.load(at, d < width, 0.0) - dx, d < width)
+            tl.store(bias_at + row, tl.load(bias_at + row) - bias_step)
 
 
 @triton.jit
