@@ -1,7 +1,9 @@
 """`fedgram federation`: a server and devices on their own machines."""
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import click
@@ -84,19 +86,28 @@ def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
     Other machines reach the interface for devices and nothing else. Its log is DIR/server/superlink.log.
     """
     from fedgram.flower.folder import open_folder
-    from fedgram.flower.keeping import keep, log_of
+    from fedgram.flower.keeping import alone, check_free, check_ready_to_serve, keep, log_of
     from fedgram.flower.metrics import serve_metrics
-    from fedgram.flower.processes import start_superlink
+    from fedgram.flower.processes import start_superlink, wait_until_served
 
     home = open_folder(folder)
     if not home.config.tls and host not in ("127.0.0.1", "localhost", "::1"):
         raise FedgramError("a federation without TLS is served on this machine alone; make one with --tls")
     port = home.config.metrics_port if metrics_port is None else metrics_port
+    check_ready_to_serve(home, host)
     if port:
+        check_free("127.0.0.1", port, "name another with --metrics-port")
         serve_metrics(port, lambda: _metrics(home))
-    with log_of(home.server / "superlink.log").open("ab") as log:
-        click.echo(f"serving {home.address}; end it with Ctrl-C", err=True)
-        keep(lambda: start_superlink(home, host=host, log=log), lambda: None)
+
+    def say_when_it_answers() -> None:
+        with suppress(FedgramError):
+            wait_until_served(home)
+            click.echo(f"serving {home.address}; end it with Ctrl-C", err=True)
+
+    path = log_of(home.server / "superlink.log")
+    with alone(home.server, "the federation is served"), path.open("ab") as log:
+        Thread(target=say_when_it_answers, daemon=True).start()
+        keep(lambda: start_superlink(home, host=host, log=log), lambda: None, path)
 
 
 def _metrics(home: Any) -> str:
@@ -123,6 +134,7 @@ def admit_command(folder: str, number: int, key: Path) -> None:
 
     if not admit(open_folder(folder), read_public_key(key), f"device-{number}"):
         raise InputError(key, "was admitted before")
+    click.echo(f"device {number} is admitted", err=True)
 
 
 @group.command("join")
@@ -141,27 +153,32 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
     """
     from fedgram.flower.control import admit
     from fedgram.flower.folder import open_folder
-    from fedgram.flower.keeping import check_reachable, keep, log_of, why_refused
+    from fedgram.flower.keeping import alone, check_free, check_reachable, keep, log_of, why_refused
     from fedgram.flower.keys import free_port, read_public_key, write_device_key
     from fedgram.flower.processes import require_flower, start_supernode
     from fedgram.flower.store import open_store
 
     require_flower()
     home, store = open_folder(folder), open_store(data)
+    if not (home.app / "pyproject.toml").is_file():
+        raise InputError(home.app, "is missing", remedy="copy it from the server's folder")
+    if port:
+        check_free("127.0.0.1", port, "name another with --port")
     check_reachable(home)
     own = home.node(store.number)
     if home.config.tls:
         write_device_key(own)
         if (home.server / "ca.key").is_file():
             admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
-    hooks = ",".join(only_when)
-    with log_of(own / "log").open("ab") as log:
+    hooks, path = ",".join(only_when), log_of(own / "log")
+    with alone(own, f"device {store.number} has joined"), path.open("ab") as log:
         click.echo(f"device {store.number} joins {home.address}; end it with Ctrl-C", err=True)
         keep(
             lambda: start_supernode(
                 home, store, port=port or free_port(), min_messages=min_messages, hooks=hooks, log=log
             ),
             lambda: why_refused(home, store.number),
+            path,
         )
 
 

@@ -1,5 +1,7 @@
 """The ClientApp: Flower's messages in, `device.py` at work, Flower's messages out."""
 
+import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +23,15 @@ def _device(context: Context) -> Device:
 
 
 def _answer(message: Message, context: Context, act: Callable[[Device, dict[str, bytes]], Any]) -> Message:
-    """Answer a message; of an error, the server is told its kind and nothing else."""
+    """Answer a message; of an error, the server is told its kind and nothing else.
+
+    The device's own log says where it was as well, but not what it said: that might quote text.
+    """
     try:
         content = act(_device(context), from_records(message.content))
     except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        print(f"fedgram: {type(error).__name__} at {place.filename}:{place.lineno}", file=sys.stderr, flush=True)
         content = {"failed": type(error).__name__.encode()}
     return Message(to_records(content), reply_to=message)
 

@@ -1,13 +1,15 @@
 """Talking to the SuperLink from the server's machine: registering devices, starting runs, seeing how they go."""
 
 import hashlib
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fedgram.core.errors import FedgramError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.flower.admitted import is_remembered, remember
 from fedgram.flower.folder import Folder
+from fedgram.flower.keeping import not_a_certificate
 
 
 class Unreachable(FedgramError):
@@ -22,10 +24,13 @@ def control(folder: Folder) -> Iterator[Any]:
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     tls = folder.config.tls
-    client = ControlHttpClient.from_server_address(
-        folder.local_address, not tls, folder.authority.read_bytes() if tls else None,
-        [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-    )  # fmt: skip
+    try:
+        client = ControlHttpClient.from_server_address(
+            folder.local_address, not tls, folder.authority.read_bytes() if tls else None,
+            [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )  # fmt: skip
+    except (ssl.SSLError, ValueError):
+        raise not_a_certificate(folder) from None
     try:
         yield client
     except httpx.RequestError as error:
@@ -49,11 +54,16 @@ def is_up(folder: Folder) -> bool:
 
 
 def admit(folder: Folder, public_key: bytes, name: str) -> bool:
-    """Register a device's key under a name; False if it was registered before."""
+    """Register a device's key under a name; False if it was registered before. A name has one key."""
     import httpx
-    from flwr.proto.control_pb2 import RegisterNodeRequest
+    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 
+    if not folder.server.is_dir():
+        raise InputError(folder.path, "is a device's folder, not the server's", remedy="admit it where the server is")
     with control(folder) as client:
+        for node in client.ListNodes(ListNodesRequest()).nodes_info:
+            if node.name == name and node.public_key != public_key and node.status != "unregistered":
+                raise FedgramError(f"{name} is admitted with another key; give the new device another number")
         try:
             made = client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name))
         except httpx.HTTPStatusError as error:

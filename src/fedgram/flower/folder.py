@@ -7,6 +7,7 @@
 A device on another machine is given the first line alone, and makes its key there.
 """
 
+import ipaddress
 import json
 import re
 from dataclasses import dataclass, field
@@ -51,6 +52,21 @@ class FederationConfig:
     in_memory: bool = True
     metrics_port: Annotated[int, Between(0, 65535)] = 0
     rounds: RoundsConfig = field(default_factory=RoundsConfig)
+
+    def __post_init__(self) -> None:
+        if self.masked_with == 1:
+            raise FedgramError("masked_with is 0 or at least 2: the sum of one device is its update")
+        check_host(self.host)
+
+
+def check_host(host: str) -> None:
+    """Refuse what is neither an address nor a name that certificates know."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not re.fullmatch(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*\.?", host):
+            example = "such as fed.example.org or 10.0.0.7; names in other letters as xn--…"
+            raise FedgramError(f"{host!r} is no name or address of a server, {example}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +148,14 @@ def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ..
         raise FedgramError(f"a federation's name has letters, digits and hyphens only, not {config.name!r}")
     if (path / CONFIG).exists():
         raise InputError(path, "holds a federation already", remedy="choose another folder")
+    for host in extra_hosts:
+        check_host(host)
     folder = Folder(path, config)
-    folder.app.mkdir(parents=True, exist_ok=True)
-    folder.server.mkdir(mode=0o700, exist_ok=True)
+    for taken in (folder.app, folder.server, folder.authority):
+        if taken.exists():
+            raise InputError(taken, "is there already", remedy="choose another folder, or remove it")
+    folder.app.mkdir(parents=True)
+    folder.server.mkdir(mode=0o700)
     (folder.app / "pyproject.toml").write_text(_APP.format(name=config.name), "utf-8")
     (folder.app / "README.md").write_text("The app of a fedgram federation.\n", "utf-8")
     if config.tls:

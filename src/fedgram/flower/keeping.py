@@ -1,14 +1,18 @@
 """Keeping Flower's processes up: one that ends is started again, after a while, until it is told to end."""
 
+import errno
+import fcntl
+import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.flower.folder import Folder
+from fedgram.flower.folder import CONFIG, Folder
 
 _STEADY = 30.0  # seconds after which a process is taken to have worked
 _ATTEMPTS = 5
@@ -19,7 +23,7 @@ class ComeBack(FedgramError):
     """A reason for which a process ended that may pass."""
 
 
-def keep(start: Callable[[], "subprocess.Popen[bytes]"], explain: Callable[[], FedgramError | None]) -> None:
+def keep(start: Callable[[], "subprocess.Popen[bytes]"], explain: Callable[[], FedgramError | None], log: Path) -> None:
     """Run a process, again and again; give up if it keeps ending at once, or if `explain` knows why it must."""
     from fedgram.flower.processes import end
 
@@ -40,7 +44,7 @@ def keep(start: Callable[[], "subprocess.Popen[bytes]"], explain: Callable[[], F
             raise why
         failures = 0 if time.monotonic() - began > _STEADY else failures + 1
         if failures >= _ATTEMPTS:
-            raise FedgramError(f"it ended {failures} times at once, with code {code}; see its log")
+            raise FedgramError(f"it ended {failures} times at once, with code {code}; see {log}")
         print(f"fedgram: ended with code {code}; starting again", file=sys.stderr)
         time.sleep(min(2.0**failures, 30.0))
 
@@ -67,7 +71,10 @@ def check_reachable(folder: Folder, *, seconds: float = 10.0) -> None:
     scheme = "https" if folder.config.tls else "http"
     if folder.config.tls and not folder.authority.is_file():
         raise InputError(folder.authority, "is missing", remedy="copy it from the server's folder")
-    verify = ssl.create_default_context(cafile=folder.authority) if folder.config.tls else False
+    try:
+        verify = ssl.create_default_context(cafile=folder.authority) if folder.config.tls else False
+    except ssl.SSLError:
+        raise not_a_certificate(folder) from None
     try:
         httpx.get(f"{scheme}://{folder.address}/health", verify=verify, timeout=seconds)
     except httpx.ConnectError as error:
@@ -82,6 +89,51 @@ def check_reachable(folder: Folder, *, seconds: float = 10.0) -> None:
         raise FedgramError(f"the server at {folder.address} answers over TLS alone") from None
     except httpx.HTTPError as error:
         raise FedgramError(f"no server answers at {folder.address} ({type(error).__name__})") from None
+
+
+def check_ready_to_serve(folder: Folder, host: str) -> None:
+    """Say in one line why a server could not be started here."""
+    if folder.config.tls:
+        own = folder.server / "server.crt", folder.server / "server.key"
+        for path in own:
+            if not path.is_file():
+                raise InputError(path, "is missing", remedy="serve where `federation init` was run")
+        try:
+            ssl.create_default_context().load_cert_chain(*own)
+        except ssl.SSLError:
+            remedy = "restore both, or make a new federation"
+            raise InputError(own[1], "is not the key of server.crt, or damaged", remedy=remedy) from None
+    check_free(host, folder.config.port, f"change it in {folder.path / CONFIG}")
+
+
+def check_free(host: str, port: int, remedy: str) -> None:
+    """Refuse a port that somebody listens on, and an address that is not this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise FedgramError(f"port {port} is taken; end what listens there, or {remedy}") from None
+            raise FedgramError(f"cannot listen on {host}:{port} ({error.strerror or error})") from None
+
+
+@contextmanager
+def alone(home: Path, what: str) -> Iterator[None]:
+    """Hold a folder's lock, which the system drops when the process ends, however it does."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (home / "lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FedgramError(f"{what} already, by another process on this machine") from None
+        yield
+
+
+def not_a_certificate(folder: Folder) -> InputError:
+    """What to say of an authority that cannot be read."""
+    return InputError(folder.authority, "is not a certificate", remedy="copy it from the server's folder")
 
 
 def log_of(path: Path) -> Path:

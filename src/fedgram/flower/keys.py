@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -55,16 +56,17 @@ def write_server_certificate(folder: Path, name: str, hosts: Iterable[str]) -> N
 
 
 def write_device_key(folder: Path) -> None:
-    """Make `key` and `key.pub`, by which a device is known to the server; what is there already is kept."""
+    """Make `key` and `key.pub`, by which a device is known to the server; a key that is there already is kept."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if (folder / "key").exists() and (folder / "key.pub").exists():
-        return
-    key = ec.generate_private_key(ec.SECP256R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
+    if (folder / "key").exists():
+        key, _ = read_private_key(folder / "key")
+    else:
+        key = ec.generate_private_key(ec.SECP256R1())
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+        write_secret(folder / "key", private)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_secret(folder / "key", private)
     (folder / "key.pub").write_bytes(public + b"\n")
 
 
@@ -72,7 +74,7 @@ def read_public_key(path: Path) -> bytes:
     """A device's public key as Flower wants it."""
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise InputError(path, "is not a public key", remedy="use the key.pub that `join` made") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(path, "is not an elliptic-curve key", remedy="use the key.pub that `join` made")
@@ -81,7 +83,11 @@ def read_public_key(path: Path) -> bytes:
 
 def read_private_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
     """A device's pair of keys."""
-    key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    except (ValueError, UnsupportedAlgorithm):
+        remedy = "restore it, or remove it for a new one, which the server must admit"
+        raise InputError(path, "is not a private key", remedy=remedy) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(path, "is not an elliptic-curve key")
     return key, key.public_key()

@@ -29,7 +29,7 @@ def metrics_text(status: Mapping[str, Any], nodes: Mapping[str, int] | None = No
 
     def put(name: str, kind: str, about: str, values: Mapping[str, float]) -> None:
         lines.extend([f"# HELP fedgram_{name} {about}", f"# TYPE fedgram_{name} {kind}"])
-        lines.extend(f"fedgram_{name}{labels} {value:g}" for labels, value in values.items())
+        lines.extend(f"fedgram_{name}{labels} {value:.15g}" for labels, value in values.items())
 
     for name, (kind, about) in _PLAIN.items():
         put(name + ("_total" if kind == "counter" else ""), kind, about, {"": status.get(name, 0)})

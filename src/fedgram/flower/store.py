@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedgram.core.arrays import IntArray, Ragged
 from fedgram.core.errors import InputError
@@ -33,15 +34,20 @@ class DeviceStore:
     number: int
 
     def population(self) -> Population:
-        """The text, normalised, as a population of one."""
-        with closing(_connect(self.path)) as store:
-            rows = store.execute("SELECT text FROM message ORDER BY seq")
-            return population_from_messages([(str(self.number), text, "train") for (text,) in rows])
+        """The text, normalised, as a population of one; what is not text is left out."""
+        texts = [text for (text,) in self._ask("SELECT text FROM message ORDER BY seq") if isinstance(text, str)]
+        return population_from_messages([(str(self.number), text, "train") for text in texts])
 
     def messages(self) -> int:
         """How many messages there are."""
-        with closing(_connect(self.path)) as store:
-            return int(store.execute("SELECT count(*) FROM message").fetchone()[0])
+        return int(self._ask("SELECT count(*) FROM message")[0][0])
+
+    def _ask(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            with closing(_connect(self.path)) as store:
+                return store.execute(query).fetchall()
+        except sqlite3.Error:  # whose message may quote what it could not read
+            raise InputError(self.path, "is damaged", remedy="restore it, or make it again") from None
 
 
 def device_data(own: Population, number: int, codes: IntArray | Ragged) -> ClientDataset:
@@ -92,4 +98,6 @@ def open_store(path: str | Path) -> DeviceStore:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
+    store = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
+    store.text_factory = lambda content: content.decode("utf-8", "replace")
+    return store

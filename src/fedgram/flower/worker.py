@@ -8,6 +8,7 @@ in a process that ends with the message, as before.
 import os
 import signal
 import sys
+import threading
 import time
 
 _POLL = 0.2
@@ -47,6 +48,7 @@ def _run(address: str, token: str, parent: int) -> None:
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.02)
         return
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     code = 1
     try:
         from flwr.supernode.runtime.run_clientapp import run_clientapp
@@ -58,6 +60,13 @@ def _run(address: str, token: str, parent: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _end_with(worker: int) -> None:
+    """End this process when the one that forked it has gone, killed perhaps."""
+    while os.getppid() == worker:
+        time.sleep(_POLL)
+    os._exit(1)
 
 
 def _load() -> None:

@@ -1,5 +1,7 @@
 """The folder of a federation, its keys, who may enter, and what an operator sees."""
 
+import socket
+import sqlite3
 import ssl
 import stat
 import sys
@@ -7,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from cryptography import x509
 from fedgram.core.errors import FedgramError
 from fedgram.flower.folder import FederationConfig, Folder, make_folder, open_folder
 from fedgram.flower.journal import Journal, read_status
-from fedgram.flower.keeping import ComeBack, keep, why_refused
+from fedgram.flower.keeping import ComeBack, alone, check_reachable, check_ready_to_serve, keep, why_refused
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
 from fedgram.flower.metrics import metrics_text, serve_metrics
 from fedgram.flower.store import open_store, write_store
@@ -48,6 +51,52 @@ def test_names_that_flower_does_not_take_are_refused(tmp_path: Path, name: str) 
         make_folder(tmp_path / "fed", FederationConfig(name=name))
 
 
+@pytest.mark.parametrize("host", ["", "bad host", "https://x.org:1", "münchen.de", "-a.org"])
+def test_what_is_no_host_is_refused_before_anything_is_made(tmp_path: Path, host: str) -> None:
+    with pytest.raises(FedgramError, match="no name or address"):
+        FederationConfig(host=host)
+    with pytest.raises(FedgramError, match="no name or address"):
+        make_folder(tmp_path / "fed", FederationConfig(), (host,))
+    assert not (tmp_path / "fed").exists()
+
+
+def test_nobodys_files_are_written_over_and_no_sum_of_one_is_made(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    with pytest.raises(FedgramError, match="app: is there already"):
+        make_folder(tmp_path, FederationConfig())
+    with pytest.raises(FedgramError, match="at least 2"):
+        FederationConfig(masked_with=1)
+
+
+def test_a_server_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    home = make_folder(tmp_path / "fed", FederationConfig(port=free_port()))
+    check_ready_to_serve(home, "127.0.0.1")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", home.config.port))
+        other.listen()
+        with pytest.raises(FedgramError, match=f"port {home.config.port} is taken"):
+            check_ready_to_serve(home, "127.0.0.1")
+    with pytest.raises(FedgramError, match=r"cannot listen on 203\.0\.113\.5"):
+        check_ready_to_serve(home, "203.0.113.5")
+    (home.server / "server.key").write_text("junk")
+    with pytest.raises(FedgramError, match=r"server\.key: is not the key"):
+        check_ready_to_serve(home, "127.0.0.1")
+    home.authority.write_text("junk")
+    with pytest.raises(FedgramError, match=r"ca\.crt: is not a certificate"):
+        check_reachable(home)
+
+
+def test_one_process_a_device(tmp_path: Path) -> None:
+    with (
+        alone(tmp_path / "d", "device 3 has joined"),
+        pytest.raises(FedgramError, match="device 3 has joined already"),
+        alone(tmp_path / "d", "device 3 has joined"),
+    ):
+        pytest.fail("two at once")
+    with alone(tmp_path / "d", "device 3 has joined"):
+        pass
+
+
 def test_the_app_is_one_that_flower_takes(tmp_path: Path) -> None:
     from flwr.cli.build import build_fab_from_disk
     from flwr.cli.config_utils import load_and_validate
@@ -66,9 +115,16 @@ def test_a_devices_key_is_made_once(tmp_path: Path) -> None:
     assert read_public_key(tmp_path / "device-1" / "key.pub") == public
     assert stat.S_IMODE((tmp_path / "device-1" / "key").stat().st_mode) == 0o600
     read_private_key(tmp_path / "device-1" / "key")
+    (tmp_path / "device-1" / "key.pub").unlink()
+    write_device_key(tmp_path / "device-1")
+    assert read_public_key(tmp_path / "device-1" / "key.pub") == public
     (tmp_path / "other.pub").write_text("ssh-rsa nonsense")
-    with pytest.raises(FedgramError, match="is not a public key"):
-        read_public_key(tmp_path / "other.pub")
+    for path in (tmp_path / "other.pub", tmp_path / "device-1" / "key"):
+        with pytest.raises(FedgramError, match="is not a public key"):
+            read_public_key(path)
+    (tmp_path / "device-1" / "key").write_text("junk")
+    with pytest.raises(FedgramError, match="is not a private key"):
+        write_device_key(tmp_path / "device-1")
 
 
 def test_stores_hold_what_was_typed_and_nothing_else_is_a_store(tmp_path: Path) -> None:
@@ -83,6 +139,21 @@ def test_stores_hold_what_was_typed_and_nothing_else_is_a_store(tmp_path: Path) 
     write_store(tmp_path / "minus.sqlite", -1, [])
     with pytest.raises(FedgramError, match="is not a device's store"):
         open_store(tmp_path / "minus.sqlite")
+
+
+def test_a_store_is_read_as_far_as_it_is_text(tmp_path: Path) -> None:
+    write_store(tmp_path / "7.sqlite", 7, ["Hello there."])
+    with closing(sqlite3.connect(tmp_path / "7.sqlite")) as file:
+        file.execute("INSERT INTO message (text) VALUES (NULL), (x'ff00'), (CAST(x'41ff' AS TEXT)), ('It is me')")
+        file.commit()
+    assert [len(s) for s in open_store(tmp_path / "7.sqlite").population().sentences(0)] == [2, 1, 3]
+    write_store(tmp_path / "8.sqlite", 8, [f"secret {k} " * 20 for k in range(400)])
+    store = open_store(tmp_path / "8.sqlite")
+    content = bytearray((tmp_path / "8.sqlite").read_bytes())
+    content[20_000:-4096] = b"\xff" * (len(content) - 24_096)
+    (tmp_path / "8.sqlite").write_bytes(content)
+    with pytest.raises(FedgramError, match=r"8\.sqlite: is damaged"):
+        store.population()
 
 
 def test_other_machines_reach_the_interface_for_devices_alone() -> None:
@@ -112,6 +183,7 @@ def test_a_journal_adds_up_over_restarts(tmp_path: Path) -> None:
     assert 'fedgram_failed_total{reason="declined"} 2' in text
     assert "fedgram_reports_total 14" in text
     assert 'fedgram_nodes{status="online"} 3' in text
+    assert "fedgram_bytes_sent_total 2387845678\n" in metrics_text({"totals": {"bytes_sent": 2387845678}})
     assert metrics_text({}).count("\n") == len(metrics_text({}).splitlines())
     (tmp_path / "status.json").write_text("{")
     assert read_status(tmp_path) == {}
@@ -153,10 +225,10 @@ def test_a_process_that_keeps_ending_is_given_up(monkeypatch: pytest.MonkeyPatch
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], start_new_session=True)
 
     with pytest.raises(FedgramError, match="ended 5 times at once, with code 3"):
-        keep(start, lambda: None)
+        keep(start, lambda: None, Path("its.log"))
     assert len(started) == 5
     with pytest.raises(FedgramError, match="because"):
-        keep(start, lambda: FedgramError("because"))
+        keep(start, lambda: FedgramError("because"), Path("its.log"))
 
 
 def test_commands_refuse_what_is_no_federation(tmp_path: Path, refused: Callable[..., str], fedgram: Any) -> None:
