@@ -54,6 +54,17 @@ def test_refusals(folder: Path, fedgram: Command, refused: Callable[..., str]) -
     line = refused("refit", folder / "B.ngram", *base[2:], "--counts", folder / "c.counts")
     assert "counts for another model" in line
     assert "other settings: growth, seed, sketch" in refused(*base, "--counts", folder / "c.counts", "--seed", 8)
+    others = [
+        *base[:3],
+        folder / "others.parquet",
+        *base[4:],
+        "--counts",
+        folder / "c.counts",
+        "--grow",
+        0,
+        "--no-pairs",
+    ]
+    assert "other settings: users" in refused(*others)
     (folder / "c.counts").write_bytes(b"nothing")
     assert "damaged" in refused(*base, "--counts", folder / "c.counts")
     (folder / "cased.txt").write_text("The end\n")

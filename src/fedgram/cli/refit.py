@@ -1,5 +1,6 @@
 """`fedgram refit`: a distilled model fitted to what devices count on their own text."""
 
+import hashlib
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -83,7 +84,7 @@ def command(
         SketchSize() if pairs else None,
         Growth(passes=grow, shortest=3 if pairs else 2, order=order, least=least), Prior(visits=prior), max_ngrams,
     )  # fmt: skip
-    settings = counting_settings(options, seed=seed, split=split)
+    settings = counting_settings(options, seed=seed, split=split, users=_digest(users)) if counts else {}
     with steps() as step:
         step.begin(f"Reading {model}")
         given = renormalize(read_model(model))
@@ -100,6 +101,11 @@ def command(
         step.begin(f"Writing {output}")
         write_model(refitted, output)
     show({"model": str(output), **_figures(counted), **size(refitted), "seconds": _since(began)}, as_json)
+
+
+def _digest(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _count(model: NGramModel, users: str, split: str, options: RefitOptions, seed: int, step: Steps) -> CountedNGrams:

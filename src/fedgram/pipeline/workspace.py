@@ -147,6 +147,9 @@ class Workspace:
                 raise InputError(
                     stage.sources.get(name, self.folder / name), f"is needed by {stage.name}, and not there"
                 )
+        for path in stage.sources.values():
+            if path.resolve() in {(self.folder / name).resolve() for name in stage.outputs}:
+                raise InputError(path, "is where the run writes a file", remedy="keep it outside of the workspace")
         noted, key = _key(stage, inputs)
         folder = self._place(stage, key)
         self._clear(stage.name, keep=folder)
@@ -208,6 +211,8 @@ def open_workspace(folder: str | Path) -> Iterator[Workspace]:
     if folder.exists() and not folder.is_dir():
         raise InputError(folder, "is not a folder", remedy="name a folder for the run's files")
     folder.mkdir(parents=True, exist_ok=True)
+    if not any((folder / own).exists() for own in (MANIFEST, LOCK)) and any(folder.iterdir()):
+        raise InputError(folder, "holds files that are not a run's", remedy="name a new or an empty folder")
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:

@@ -243,6 +243,24 @@ with open_workspace(sys.argv[1]) as space:
 """
 
 
+def test_files_that_are_not_a_runs_are_left_alone(tmp_path: Path) -> None:
+    own = tmp_path / "text.txt"
+    own.write_text("mine")
+    with pytest.raises(InputError, match="holds files that are not a run's"), open_workspace(tmp_path):
+        pytest.fail("it was opened")
+
+    def copy(work: Work) -> None:
+        work.write("text.txt").write_text(work.read("given").read_text().upper())
+
+    folder = tmp_path / "w"
+    with open_workspace(folder):
+        (folder / "text.txt").write_text("mine")
+    stage = Stage("copy", ("text.txt",), copy, sources={"given": folder / "text.txt"})
+    with open_workspace(folder) as workspace, pytest.raises(InputError, match="keep it outside of the workspace"):
+        workspace.run([stage])
+    assert (own.read_text(), (folder / "text.txt").read_text()) == ("mine", "mine")
+
+
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     """Killed 20 times at random moments, then left to finish."""
     script = tmp_path / "chain.py"
