@@ -1,6 +1,7 @@
 """The entry point `fedgram`: command groups, imported only when they are used, and errors as one line."""
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -80,6 +81,9 @@ def _end(*_: object) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without our letters gets question marks, not an error
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         result: Any = cli.main(args=list(arguments), prog_name="fedgram", standalone_mode=False, obj=arguments)
         sys.stdout.flush()

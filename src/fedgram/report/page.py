@@ -20,6 +20,21 @@ _MEASURES = {
 }  # fmt: skip
 
 
+# What the names of models say, by their beginnings; a report leaves out those that it does not have.
+_NAMES = {
+    "Baseline": "an n-gram model of text that a server may see, and nothing else",
+    "A_W_e, A_P_e": "the network of words, or of word pieces, distilled onto the n-grams of the server's own text",
+    "A_W_i, A_P_i": "… onto n-grams that the network infers from its own samples",
+    "A_W_m, A_P_m": "the two interpolated",
+    "A_W_r, A_P_r": "the network distilled once more, onto the n-grams of that mixture",
+    "R_W, R_P": "the networks themselves, trained on devices: of words, and of word pieces",
+    "Refit": "A_W_r fitted to n-grams that devices count on their own text",
+    "Final model": "the best of these on dev users, with the words' frequencies from devices",
+    "lm.fgram": "the final model, packed for phones",
+    "Pooled": "an n-gram model of the users' text in one place: what federated learning avoids",
+}
+
+
 def write_report(results: Results, folder: Path) -> tuple[Path, Path]:
     """Write `report.html` and `report.md` into the folder; returns both paths."""
     page, twin = folder / "report.html", folder / "report.md"
@@ -35,6 +50,7 @@ def build(results: Results) -> list[Block]:
     blocks: list[Block] = [Heading(results.title, 1)]
     blocks += _values("What was run", results.about)
     blocks += _headline(results)
+    blocks += _names(results)
     tables = [
         _clipping(results.clipping),
         _paper_table(results, TABLE_3, "Table 3: top-1 accuracy of the word models [%]"),
@@ -90,6 +106,24 @@ def _headline(results: Results) -> list[Block]:
             f"{_signed(changes[chosen])} %{levels}."
         )
     return [Paragraph(" ".join(sentences))] if sentences else []
+
+
+def _names(results: Results) -> list[Block]:
+    """What the models are, and what is measured of them."""
+    models = [model for by_case in (results.languages, results.cased) for r in by_case.values() for model in r.models]
+    said = {
+        names: what
+        for names, what in _NAMES.items()
+        if any(model.startswith(tuple(names.split(", "))) for model in models)
+    }
+    if not said:
+        return []
+    note = (
+        "OOV: words that a model does not know, which count as wrong. Perplexity and SLL^e say how probable the text "
+        "is: the first a word, the less the better; the second, in nats, a sentence without its unknown words. Taps "
+        "saved: by somebody who takes every suggestion that helps. λ: the most words that one device may count for."
+    )
+    return [Heading("The models"), Table(("", ""), tuple(said.items()), text_columns=True), Paragraph(note)]
 
 
 def _paper_table(results: Results, published: dict[str, dict[str, Published]], caption: str) -> list[Block]:
@@ -173,7 +207,8 @@ def _experiment(experiment: Experiment | None) -> list[Block]:
     note = (
         f"As on live traffic: users are dealt to two arms of {experiment.users_per_arm:,}, one with the baseline. "
         "Different people type in them, so intervals are wider than over the same users. With the same model in both "
-        f"arms, the interval covers zero in {experiment.aa_coverage:.1%} of 2,000 experiments."
+        f"arms, the interval covers zero in {100 * experiment.aa_coverage:.1f} % of 2,000 experiments. Every model has "
+        "arms of its own, so that one model under two names has two results."
     )
     header = ("Model", *(title.replace(" [%]", "") for title in measures.values()))
     caption = "Relative change against the baseline's arm [%]"

@@ -131,7 +131,9 @@ def test_capitals_experiments_and_the_final_model(tmp_path: Path, results: dict[
     row = ["A\\_W\\_e", "16.50 ± 0.50 (+43.50 ± 0.25)", "14.50 ± 0.50 (+52.60 ± 0.25)", "10.52 ± 0.03 (+4.9)"]
     assert row in rows_of(text, "A\\_W\\_e")
     assert "two arms of 240" in text
-    assert "covers zero in 95.2% of 2,000" in text
+    assert "covers zero in 95.2 % of 2,000" in text
+    assert "distilled onto the n-grams of the server's own text" in text.replace("\\", "")
+    assert "packed for phones" not in text
     assert ["A\\_P\\_e", "+40.00 ± 9.00", "–", "–"] in rows_of(text, "A\\_P\\_e")
     assert ["R\\_W", "–", "0.60"] in rows_of(text, "R\\_W")
     assert "en\\_US: A\\_P\\_e changes the top-1 accuracy of Baseline by +39.10 ± 0.25 %" in text
