@@ -86,7 +86,7 @@ def _about(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
         text = f"{levels[POOLED]:.2f} % top-1 by a model of the pooled text, as large as the others"
         gain, most = levels[FINAL] - levels[BASELINE], levels[POOLED] - levels[BASELINE]
         if gain > 0 and most > 0:
-            text += f"; the final model goes {gain / most:.0%} of the way there from the baseline"
+            text += f"; the final model goes {100 * gain / most:.0f} % of the way there from the baseline"
         about["if text were collected"] = text
     if "refit" in told:
         counted = told["refit"]

@@ -87,7 +87,9 @@ th, td { padding: 0.3rem 0.65rem; border-bottom: 1px solid var(--line); text-ali
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
 .text td { white-space: normal; min-width: 9rem; }
 thead th { border-bottom: 2px solid var(--line); font-weight: 600; vertical-align: bottom; }
+tr { background: var(--paper); }
 tbody tr:nth-child(even) { background: var(--stripe); }
+table:not(.text) tr > :first-child { position: sticky; left: 0; background: inherit; }
 tbody th { font-weight: 500; }
 figure { margin: 1.25rem 0; }
 img { display: block; width: 42rem; max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line);
