@@ -161,6 +161,7 @@ def test_mistakes_on_the_command_line(model: Path, corpus: Path, refused: Callab
     assert "no such file" in refused("ngram", "train", folder / "none.txt", "-o", out)
     assert "use one of .arpa" in refused("ngram", "train", corpus, "-o", folder / "m.lm")
     assert "its folder does not exist" in refused("ngram", "train", corpus, "-o", folder / "none" / "m.arpa")
+    assert "is not a folder" in refused("ngram", "train", corpus, "-o", corpus / "m.arpa")
     assert "is a folder" in refused("ngram", "train", corpus, "-o", folder)
     assert "--max-ngrams or --theta" in refused("ngram", "prune", model, "-o", out)
     assert "vocabulary alone has 8 unigrams" in refused("ngram", "prune", model, "-o", out, "--max-ngrams", 3)

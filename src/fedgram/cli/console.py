@@ -1,6 +1,7 @@
 """What commands share: progress on the terminal, results for people or machines, and checked output paths."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,7 +108,11 @@ def output_path(_: click.Context, __: click.Parameter, value: str | None) -> Pat
     if path.is_dir():
         raise InputError(path, "is a folder", remedy="name a file to write")
     if not path.parent.is_dir():
+        if path.parent.exists():
+            raise InputError(path.parent, "is not a folder", remedy="name a file in a folder")
         raise InputError(path, "its folder does not exist", remedy=f"make it first: mkdir -p {path.parent}")
+    if not path.exists() and not os.access(path.parent, os.W_OK):
+        raise InputError(path.parent, "cannot be written to", remedy="choose another folder")
     return path
 
 

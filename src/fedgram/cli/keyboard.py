@@ -25,6 +25,6 @@ def command(model: str, compare: str | None, host: str, port: int) -> None:
     try:
         listening = config.bind_socket()
     except SystemExit:
-        raise FedgramError(f"cannot listen on {host}:{port}; choose another with --port") from None
+        raise FedgramError(f"cannot listen on {host}:{port}; choose others with --host and --port") from None
     click.echo(f"http://{host}:{listening.getsockname()[1]}/  (stop with Ctrl-C)", err=True)
     uvicorn.Server(config).run(sockets=[listening])

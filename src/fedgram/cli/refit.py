@@ -53,7 +53,7 @@ _PRIOR, _GROWTH, _LIMITS = Prior(), Growth(), Limits()
               help="Longest n-gram that is proposed to devices.")  # fmt: skip
 @click.option("--least", type=click.IntRange(1), default=_GROWTH.least, show_default=True,
               help="Devices that must have a pair, and occurrences of what grows.")  # fmt: skip
-@click.option("--prior", type=click.FloatRange(0, min_open=True), default=_PRIOR.visits, show_default=True,
+@click.option("--prior", type=click.FloatRange(0, 1e9, min_open=True), default=_PRIOR.visits, show_default=True,
               help="β: visits of MODEL that are added at every history.")  # fmt: skip
 @click.option("--max-ngrams", type=click.IntRange(1), default=1_500_000, show_default=True, help="Budget.")
 @click.option("--seed", type=int, default=7, show_default=True, help="Seed of cohorts, and of what devices leave out.")
