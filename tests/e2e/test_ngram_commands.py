@@ -88,6 +88,11 @@ def test_prune_merge_replace_approximate_convert(model: Path, fedgram: Command) 
     assert (replaced["unigrams_given"], replaced["words_added"]) == (3, 1)
     assert replaced["ngrams_by_order"][0] == 9
     exact = fedgram("ngram", "approximate", model, folder / "p.arpa", "-o", folder / "a.ngram", "--json")
+    assert exact["words_left_out"] == 0
+    (folder / "more.txt").write_text("zebra quagga\n")
+    fedgram("ngram", "train", folder / "more.txt", "--order", 2, "-o", folder / "other.arpa")
+    other = fedgram("ngram", "approximate", model, folder / "other.arpa", "-o", folder / "o.ngram", "--json")
+    assert (other["words_left_out"], other["order"]) == (2, 1)
     sampled = fedgram(
         "ngram", "approximate", model, folder / "p.arpa", "-o", folder / "s.ngram", "--samples", 20000, "--json"
     )

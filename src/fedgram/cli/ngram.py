@@ -202,7 +202,8 @@ def approximate_command(
 ) -> None:
     """Fit one model's n-grams to another's distribution.
 
-    The result has the n-grams of TOPOLOGY and is as close to SOURCE as they allow.
+    The result has the n-grams of TOPOLOGY and is as close to SOURCE as they allow. Those with words that SOURCE does
+    not know are left out, and its other words come in as unigrams.
     """
     began = perf_counter()
     with steps() as step:
@@ -214,7 +215,8 @@ def approximate_command(
         result = approximation.approximate(model, adopted, method=method, samples=samples, seed=seed)
         _write(step, result.model, output)
     counted = result.source
-    figures = {
+    figures: dict[str, Any] = {
+        "words_left_out": sum(word not in model.vocabulary.index for word in target.vocabulary.words),
         "cross_entropy": result.cross_entropy,
         "source_entropy": counted.entropy,
         "kl": max(result.kl, 0.0),  # rounding may leave it just below
