@@ -153,6 +153,14 @@ def test_a_damaged_checkpoint_is_passed_over(fedgram: Callable[..., Any], folder
     assert output.read_bytes() == whole.read_bytes()
 
 
+def test_a_new_start_leaves_no_older_checkpoints(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "R.safetensors"
+    for rounds in (3, 1):
+        fedgram(*arguments(folder, output, "--rounds", rounds))
+    assert [path.name for path in Path(f"{output}.checkpoints").glob("*")] == ["round-000001.safetensors"]
+    assert fedgram(*arguments(folder, output, "--rounds", 1, "--resume", "--json"))["rounds"] == 1
+
+
 def test_other_settings_are_not_resumed(
     fedgram: Callable[..., Any], refused: Callable[..., str], folder: Path, tmp_path: Path
 ) -> None:
