@@ -363,7 +363,7 @@ def test_configurations_that_are_refused(config: Path, tmp_path: Path, refused: 
     )
     assert "no such file" in refused("run", tmp_path / "none.toml", "-w", workspace)
     wrong = changed(config, tmp_path, 'preset = "W_demo"', 'preset = "P_demo"')
-    assert "P_demo is no network of words; choose a preset that begins with W" in refused("run", wrong, "-w", workspace)
+    assert "words.preset must be one of 'W_30K', 'W_demo', not 'P_demo'" in refused("run", wrong, "-w", workspace)
     wrong = changed(config, tmp_path, "typists = 100", "typists = 2")
     assert "has no users in the split" in refused("run", wrong, "-w", workspace)
     assert not (workspace / "users.arrow").exists()
