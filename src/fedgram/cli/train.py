@@ -109,8 +109,8 @@ def command(**options: Any) -> None:
     """Train a network on devices that keep their text.
 
     In every round some devices train the server's network on their own sentences and send the change; the server moves
-    along the mean. The network with the best SLL^e on dev users is written. A checkpoint is kept in OUTPUT.checkpoints.
-    With several GPUs or machines, start it with torchrun.
+    along the mean. Of the rounds that were scored, the one with the best SLL^e on dev users is written; without dev
+    users, the last. A checkpoint is kept in OUTPUT.checkpoints. With several GPUs or machines, start it with torchrun.
     """
     from fedgram.neural.devices import choose_device
 
