@@ -363,10 +363,18 @@ def test_configurations_that_are_refused(config: Path, tmp_path: Path, refused: 
     )
     assert "no such file" in refused("run", tmp_path / "none.toml", "-w", workspace)
     wrong = changed(config, tmp_path, 'preset = "W_demo"', 'preset = "P_demo"')
-    assert "P_demo is no network of words; choose a preset that begins with W" in refused("run", wrong, "-w", workspace)
+    assert "words.preset must be one of 'W_30K', 'W_demo', not 'P_demo'" in refused("run", wrong, "-w", workspace)
     wrong = changed(config, tmp_path, "typists = 100", "typists = 2")
     assert "has no users in the split" in refused("run", wrong, "-w", workspace)
     assert not (workspace / "users.arrow").exists()
+
+
+def test_too_few_users_for_an_experiment(config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:
+    few, workspace = changed(config, tmp_path, "typists = 100", "typists = 40"), tmp_path / "w"
+    line = refused("run", few, "-w", workspace, "--workers", 1)
+    assert "needs at least 4 users, and the split test has 3; add users, or set evaluation.experiment = false" in line
+    assert not (workspace / "U.unigrams").exists()
+    assert fedgram("run", few, "-w", workspace, "--until", "unigrams", "--json")["ran"] == ["unigrams"]
 
 
 def test_presets_are_shown(fedgram: Command) -> None:

@@ -153,6 +153,14 @@ def test_a_damaged_checkpoint_is_passed_over(fedgram: Callable[..., Any], folder
     assert output.read_bytes() == whole.read_bytes()
 
 
+def test_a_new_start_leaves_no_older_checkpoints(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "R.safetensors"
+    for rounds in (3, 1):
+        fedgram(*arguments(folder, output, "--rounds", rounds))
+    assert [path.name for path in Path(f"{output}.checkpoints").glob("*")] == ["round-000001.safetensors"]
+    assert fedgram(*arguments(folder, output, "--rounds", 1, "--resume", "--json"))["rounds"] == 1
+
+
 def test_other_settings_are_not_resumed(
     fedgram: Callable[..., Any], refused: Callable[..., str], folder: Path, tmp_path: Path
 ) -> None:
@@ -204,6 +212,27 @@ def test_pretraining_helps(fedgram: Callable[..., Any], folder: Path, tmp_path: 
     warm = fedgram(*arguments(folder, tmp_path / "w.safetensors", "--rounds", 1, "--start", network, "--json"))
     assert warm["loss"] < cold["loss"]
     assert read_network(network).about["central"] is True
+
+
+def test_a_start_must_be_what_is_asked_for(
+    fedgram: Callable[..., Any], refused: Callable[..., str], folder: Path, tmp_path: Path
+) -> None:
+    network, words, output = tmp_path / "R0.safetensors", folder / "words.tsv", tmp_path / "R.safetensors"
+    fedgram(*arguments(folder, network, "--rounds", 1))
+    wanted = arguments(folder, output, "--rounds", 1, "--start", network)
+    line = refused(*[a if a != "W_demo" else "W_30K" for a in wanted])
+    assert "is not what W_30K asks for: embedding 32, not 96, hidden 96, not 670" in line
+    assert line.endswith("choose its own: --preset W_demo")
+    lines = words.read_text().splitlines()
+    for change, problem in (
+        ([*lines[5:], "łódź\t1"], "5 of its words are not among the most frequent unigrams, 1 of these are not"),
+        ([lines[1], lines[0], *lines[2:]], "in another order"),
+    ):
+        (tmp_path / "words.tsv").write_text("\n".join(change) + "\n")
+        line = refused(*[a if a != str(words) else str(tmp_path / "words.tsv") for a in wanted])
+        assert problem in line
+        assert line.endswith("give those it was trained with: --unigrams")
+    assert not output.exists()
 
 
 def test_the_presets_are_table_2(fedgram: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ from fedgram.core.errors import FedgramError, InputError
 
 if TYPE_CHECKING:
     from fedgram.neural.model import ModelShape, Preset
-    from fedgram.neural.network import Coding
+    from fedgram.neural.network import Coding, Network
 
 device_option = click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to compute."
@@ -54,6 +54,30 @@ def network_shape(preset: str, coding: "Coding") -> "ModelShape":
     from dataclasses import replace
 
     return replace(find_preset(preset).shape, words=len(coding.vocabulary))
+
+
+def check_start(path: str, network: "Network", preset: str, coding: "Coding") -> None:
+    """Refuse a network to start from that has another shape or vocabulary than was asked for."""
+    from dataclasses import asdict
+
+    given, wanted = asdict(network.shape), asdict(network_shape(preset, coding))
+    kinds = ["word pieces" if c.pieces is not None else "words" for c in (network.coding, coding)]
+    differ = [f"{k} {given[k]}, not {wanted[k]}" for k in given if k != "words" and given[k] != wanted[k]]
+    if kinds[0] != kinds[1] or differ:
+        problem = ", ".join(differ) if kinds[0] == kinds[1] else f"a network of {kinds[0]}, not of {kinds[1]}"
+        own = network.about.get("preset")
+        remedy = f"choose its own: --preset {own}" if own else None
+        raise InputError(path, f"is not what {preset} asks for: {problem}", remedy=remedy)
+    if network.coding.pieces != coding.pieces:
+        raise InputError(path, "has other word pieces", remedy="give those it was trained with: --pieces")
+    own_words, words = network.coding.known, coding.known
+    if own_words.digest != words.digest:
+        strangers = len(set(own_words.words) - set(words.words))
+        missing = len(set(words.words) - set(own_words.words))
+        differ = [f"{strangers:,} of its words are not among the most frequent unigrams"] if strangers else []
+        differ += [f"{missing:,} of these are not among its words"] if missing else []
+        problem = ", ".join(differ) or "its words are in another order than the unigrams"
+        raise InputError(path, problem, remedy="give those it was trained with: --unigrams")
 
 
 def presets_table() -> str:

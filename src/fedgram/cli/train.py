@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from fedgram.cli.console import json_option, output_path, secure_option, show, steps
-from fedgram.cli.networks import coding_for, device_option, network_shape, presets_table
+from fedgram.cli.networks import check_start, coding_for, device_option, network_shape, presets_table
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
 
@@ -109,8 +109,8 @@ def command(**options: Any) -> None:
     """Train a network on devices that keep their text.
 
     In every round some devices train the server's network on their own sentences and send the change; the server moves
-    along the mean. The network with the best SLL^e on dev users is written. A checkpoint is kept in OUTPUT.checkpoints.
-    With several GPUs or machines, start it with torchrun.
+    along the mean. Of the rounds that were scored, the one with the best SLL^e on dev users is written; without dev
+    users, the last. A checkpoint is kept in OUTPUT.checkpoints. With several GPUs or machines, start it with torchrun.
     """
     from fedgram.neural.devices import choose_device
 
@@ -187,12 +187,14 @@ def _train(device: str, options: dict[str, Any]) -> None:
     try:
         with steps() as step:
             people = open_population(options["users"], on_rows=step.begin(f"Reading {options['users']}"))
+            preset = options["preset"]
+            coding = coding_for(preset, options["unigrams"], options["pieces"])
+            shape = network_shape(preset, coding)
             if options["start"]:
                 given = read_network(options["start"])
-                shape, coding, start = given.shape, given.coding, given.weights
+                check_start(options["start"], given, preset, coding)
+                start, preset = given.weights, given.about.get("preset", preset)
             else:
-                coding = coding_for(options["preset"], options["unigrams"], options["pieces"])
-                shape = network_shape(options["preset"], coding)
                 start = as_arrays(initial_weights(shape, seed=options["seed"]))
             task = FederatedAveraging(shape, start, plan)
             codes, is_pieces = coding.codes(people.words), coding.pieces is not None
@@ -227,14 +229,14 @@ def _train(device: str, options: dict[str, Any]) -> None:
     if len(story.get("abandoned", [])) == len(story["loss"]):
         raise FedgramError(f"no round has a sum; {story['abandoned'][-1]}")
     rounds_done = {"rounds": len(story["loss"]), "best_round": story["best_round"]}
-    about = json.loads(json.dumps({"preset": options["preset"], **rounds_done, "plan": asdict(plan)}))
+    about = json.loads(json.dumps({"preset": preset, **rounds_done, "plan": asdict(plan)}))
     write_network(output, Network(shape, result.weights, coding, about))
     if options["plots"]:
-        _draw(options["plots"], options["preset"], story)
+        _draw(options["plots"], preset, story)
     best = next((p for p in story["dev"] if p["round"] == story["best_round"]), None)
     seconds = perf_counter() - began
     summary = {
-        "network": str(output), "preset": options["preset"], "parameters": shape.parameters(),
+        "network": str(output), "preset": preset, "parameters": shape.parameters(),
         **rounds_done, "loss": story["loss"][-1],
         **{f"dev_{k}": v for k, v in (best or {}).items() if k != "round" and v is not None},
         **{k: story[k] for k in ("reports", "empty", "refused")}, **_secure_costs(story), "tokens": story["targets"],

@@ -19,10 +19,12 @@ from fedgram.evaluate.evaluation import Evaluation
 from fedgram.evaluate.jackknife import BUCKETS, Estimate, relative_change
 from fedgram.evaluate.measure import Measure
 
+LEAST_USERS = 4
+
 
 def deal_arms(users: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
     """Users at random in two arms of equal size (up to one), each in random order."""
-    if users < 4:
+    if users < LEAST_USERS:
         raise FedgramError(f"an experiment needs at least 2 users in each arm, and there are {users} users")
     order = rng.permutation(users).astype(np.int32)
     return order[::2], order[1::2]

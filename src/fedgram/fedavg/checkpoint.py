@@ -50,6 +50,12 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, settings: Mapping[str
     return path
 
 
+def remove_checkpoints(folder: Path) -> None:
+    """Make room for a run that starts anew: what an older one left would pass for this one's newest."""
+    for old in _checkpoints(folder):
+        old.unlink(missing_ok=True)
+
+
 def read_checkpoint(folder: Path, settings: Mapping[str, Any]) -> Checkpoint | None:
     """The newest checkpoint that can be read; None if there is none. One of a run with other settings is refused."""
     damaged = []

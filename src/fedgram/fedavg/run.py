@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedgram.core.errors import FedgramError
-from fedgram.fedavg.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from fedgram.fedavg.checkpoint import Checkpoint, read_checkpoint, remove_checkpoints, write_checkpoint
 from fedgram.fedavg.engine import Chunk, RoundReport, chunk_size, plan_round, prefetched, train_round
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging
 from fedgram.federated.cohort import Cohort, CohortPlan, choose_cohort
@@ -102,6 +102,8 @@ def follow(
     It may add to the story of the run.
     """
     place, ranks = torch.device(device), ranks or Ranks()
+    if folder is not None and not resume and ranks.rank == 0:
+        remove_checkpoints(folder)
     found = read_checkpoint(folder, settings or {}) if folder is not None and resume else None
     state, best = (found.state, found.best) if found else (task.init(), dict(task.start))
     story: dict[str, Any] = dict(found.story) if found else _new_story()

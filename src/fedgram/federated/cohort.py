@@ -21,8 +21,8 @@ class CohortPlan:
     def __post_init__(self) -> None:
         if self.devices < 1:
             raise FedgramError(f"a round needs at least 1 device, not {self.devices}")
-        if not 1.0 <= self.over_selection < 1e6:
-            raise FedgramError(f"over-selection must be at least 1 and finite, not {self.over_selection}")
+        if not 1.0 <= self.over_selection <= 1000.0:
+            raise FedgramError(f"over-selection must lie in [1, 1000], not {self.over_selection}")
         if not 0.0 <= self.dropout < 1.0:
             raise FedgramError(f"the dropout rate must lie in [0, 1), not {self.dropout}")
 

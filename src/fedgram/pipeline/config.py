@@ -19,8 +19,11 @@ Smoothing = Literal["katz", "witten-bell", "absolute", "kneser-ney", "modified-k
 Rule = Literal["nesterov", "momentum", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
 Export = Literal["arpa", "openfst", "g.fst", "aosp-combined", "aosp-dict", "onboard", "presage"]
+WordsPreset = Literal["W_30K", "W_demo"]
+PiecesPreset = Literal["P_4K-S", "P_4K-L", "P_4K-G", "P_16K-S", "P_16K-L", "P_30K", "P_demo"]
 AtLeastOne = Annotated[int, Between(1)]
 Positive = Annotated[float, Between(above=0)]
+OverSelection = Annotated[float, Between(1, 1000)]
 PRESETS = ("demo", "en_us", "pt_br")
 
 
@@ -51,10 +54,10 @@ class UnigramsConfig:
     """Federated collection of word counts (§3.1); `clip` is λ. `counts` names ones that were collected elsewhere."""
 
     counts: str | None = None
-    clip: Positive = 1000.0
+    clip: Annotated[float, Between(above=0, infinite=True)] = 1000.0
     devices_per_round: AtLeastOne = 500
     rounds: AtLeastOne = 300
-    over_selection: Annotated[float, Between(1)] = 1.3
+    over_selection: OverSelection = 1.3
     dropout: Annotated[float, Between(0, 0.99)] = 0.1
 
 
@@ -62,7 +65,7 @@ class UnigramsConfig:
 class WordsConfig:
     """R_W, the network of words (Table 2); `network` names one that was trained elsewhere."""
 
-    preset: str = "W_30K"
+    preset: WordsPreset = "W_30K"
     network: str | None = None
 
 
@@ -73,7 +76,7 @@ class PiecesConfig:
     use: bool = True
     size: Annotated[int, Between(10, 100_000)] = 4000
     model: str | None = None
-    preset: str = "P_4K-L"
+    preset: PiecesPreset = "P_4K-L"
     network: str | None = None
 
 
@@ -92,7 +95,7 @@ class TrainingConfig:
 
     rounds: AtLeastOne = 1000
     clients_per_round: AtLeastOne = 500
-    over_selection: Annotated[float, Between(1)] = 1.3
+    over_selection: OverSelection = 1.3
     dropout: Annotated[float, Between(0, 0.99)] = 0.1
     client_rate: Positive = 0.5
     client_schedule: Schedule = "constant"
@@ -157,10 +160,10 @@ class RefitConfig:
     """
 
     run: bool = True
-    clip: Annotated[float, Between(1)] = 20_000.0
-    ngram_clip: Annotated[float, Between(1)] = float("inf")
+    clip: Annotated[float, Between(1, infinite=True)] = 20_000.0
+    ngram_clip: Annotated[float, Between(1, infinite=True)] = float("inf")
     devices_per_round: AtLeastOne = 500
-    over_selection: Annotated[float, Between(1)] = 1.3
+    over_selection: OverSelection = 1.3
     dropout: Annotated[float, Between(0, 0.99)] = 0.1
     pairs: bool = True
     grow: Annotated[int, Between(0, 9)] = 2
@@ -206,7 +209,7 @@ class ClippingConfig:
     """Table 1: the baseline with federated unigrams, by clipping threshold λ."""
 
     run: bool = True
-    thresholds: Annotated[tuple[float, ...], Between(above=0)] = (1.0, 1000.0, 5000.0)
+    thresholds: Annotated[tuple[float, ...], Between(above=0, infinite=True)] = (1.0, 1000.0, 5000.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ _PIECES_PER_WORD = 1.4
 def estimate_seconds(config: RunConfig, *, workers: int) -> dict[str, float]:
     """Seconds by stage, of those that can be estimated."""
     c, result = config, {}
-    networks = [("words", c.words.preset, c.words.network, 1.0)]
+    networks: list[tuple[str, str, str | None, float]] = [("words", c.words.preset, c.words.network, 1.0)]
     if c.pieces.use:
         networks.append(("pieces", c.pieces.preset, c.pieces.network, _PIECES_PER_WORD))
     for what, preset, given, tokens_per_word in networks:

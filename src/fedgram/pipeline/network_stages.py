@@ -40,11 +40,10 @@ _KNOWN_WORDS = 30_000  # of 𝒱, for SLL^e of word-piece networks
 
 def check_preset(preset: str, *, pieces: bool) -> None:
     """Refuse the name of a network that there is not, or of the other kind."""
-    if preset not in PRESETS:
-        raise FedgramError(f"unknown network preset {preset!r}; choose one of {', '.join(PRESETS)}")
-    if PRESETS[preset].pieces != pieces:
-        wanted, letter = ("word pieces", "P") if pieces else ("words", "W")
-        raise FedgramError(f"{preset} is no network of {wanted}; choose a preset that begins with {letter}")
+    names = [name for name, known in PRESETS.items() if known.pieces == pieces]
+    if preset not in names:
+        kind = "word pieces" if pieces else "words"
+        raise FedgramError(f"{preset!r} is no network of {kind}; choose one of {', '.join(names)}")
 
 
 def _coding(work: Work, preset: str) -> Coding:

@@ -1,13 +1,16 @@
 """One run in a workspace: the stages that its configuration asks for, of which only those run that must."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
+from fedgram.evaluate.experiment import LEAST_USERS
 from fedgram.neural.devices import choose_device
-from fedgram.pipeline.config import RunConfig
-from fedgram.pipeline.stages import run_stages
+from fedgram.pipeline.config import EvaluationConfig, RunConfig
+from fedgram.pipeline.stages import run_stages, stage_names
 from fedgram.pipeline.strict_toml import to_toml
 from fedgram.pipeline.workspace import Advance, Planned, Stage, Workspace, open_workspace
 
@@ -39,9 +42,25 @@ def run_pipeline(
         def timings() -> dict[str, Mapping[str, Any]]:
             return {stage.name: noted for stage in stages if (noted := space.artefacts.get(stage.name))}
 
+        def told(stage: Stage, reason: str | None) -> None:
+            if stage.name == "unigrams" and experiments:  # right after the population, before anything takes long
+                _check_arms(space.folder / "population.json", config.evaluation)
+            on_stage(stage, reason)
+
+        experiments = config.evaluation.experiment and "evaluation" in stage_names(config, until)
         stages = change(run_stages(config, device=place, workers=workers, timings=timings))
-        space.run(stages, until=until, on_stage=on_stage, begin=begin)
+        space.run(stages, until=until, on_stage=told, begin=begin)
         return space
+
+
+def _check_arms(population: Path, config: EvaluationConfig) -> None:
+    """Refuse an experiment that has too few users."""
+    users = json.loads(population.read_text("utf-8"))[f"{config.split}_users"]
+    if users < LEAST_USERS:
+        raise FedgramError(
+            f"an experiment needs at least {LEAST_USERS} users, and the split {config.split} has {users}; "
+            "add users, or set evaluation.experiment = false"
+        )
 
 
 def plan_pipeline(

@@ -2,15 +2,16 @@
 
 A section is a dataclass, a key is a field, and the field's type is what the key must be: `bool`, `int`, `float` (a
 whole number will do), `str`, `tuple[int, ...]` and the like (an array), `Literal[...]` (one of these), `X | None`
-(may be left out), or another dataclass (a section below). `Annotated[int, Between(1, 7)]` bounds a number. Every
-field has a default. What does not fit is refused by the key's full name; an unknown key with the nearest one that
-there is.
+(may be left out), or another dataclass (a section below). `Annotated[int, Between(1, 7)]` bounds a number. Numbers are
+finite unless their bounds say otherwise. Every field has a default. What does not fit is refused by the key's full
+name; an unknown key with the nearest one that there is.
 """
 
 import difflib
 import hashlib
 import json
 import math
+import sys
 import tomllib
 import types
 from collections.abc import Mapping
@@ -26,11 +27,15 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Bounds of a number, or of every number of an array; the ends are allowed unless `above` is given."""
+    """Bounds of a number, or of every number of an array; the ends are allowed unless `above` is given.
+
+    With `infinite` the number may be `inf`: what is no limit at all.
+    """
 
     low: float | None = None
     high: float | None = None
     above: float | None = None
+    infinite: bool = False
 
     def holds(self, value: float) -> bool:
         """Whether a value is within."""
@@ -117,7 +122,7 @@ def _value(value: Any, hint: Any, key: str, path: str | Path) -> Any:
         hint = next(part for part in get_args(hint) if part is not type(None))
         if get_origin(hint) is Annotated:
             hint, bounds = get_args(hint)
-    wanted, fits = _wanted(hint), _fits(value, hint)
+    wanted, fits = _wanted(hint), _fits(value, hint, infinite=bounds is not None and bounds.infinite)
     if bounds is not None:
         wanted += f" {bounds}"
         fits = fits and all(bounds.holds(v) for v in (value if isinstance(value, list) else [value]))
@@ -128,13 +133,15 @@ def _value(value: Any, hint: Any, key: str, path: str | Path) -> Any:
     return float(value) if hint is float else value
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: Any, hint: Any, *, infinite: bool) -> bool:
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) is tuple:
-        return isinstance(value, list) and len(value) > 0 and all(_fits(v, get_args(hint)[0]) for v in value)
+        part = get_args(hint)[0]
+        return isinstance(value, list) and len(value) > 0 and all(_fits(v, part, infinite=infinite) for v in value)
     if hint is float:
-        return type(value) in (int, float) and not math.isnan(value)
+        finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
+        return finite or (infinite and type(value) is float and value == math.inf)
     return type(value) is hint
 
 

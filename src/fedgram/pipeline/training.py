@@ -7,11 +7,14 @@ on this machine alone. Sums are exact, so that the result does not depend on the
 import json
 import multiprocessing
 import os
+import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,8 @@ from fedgram.neural.ranks import Ranks, join_at
 from fedgram.neural.scoring import ScoredText, score, text_to_score
 from fedgram.pipeline.config import TrainingConfig
 from fedgram.text.population import open_population
+
+_ENDED = "a helping process ended; try again, or with one worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +107,55 @@ def _helpers(job: TrainingJob, workers: int) -> Iterator[Ranks]:
     with tempfile.TemporaryDirectory(prefix="fedgram-") as folder:
         where = f"file://{folder}/meet"
         context = multiprocessing.get_context("spawn")
+        ready = context.Semaphore(0)
         processes = [
-            context.Process(target=_help, args=(job, where, rank, workers), daemon=True) for rank in range(1, workers)
+            context.Process(target=_help, args=(job, where, rank, workers, ready), daemon=True)
+            for rank in range(1, workers)
         ]
-        for process in processes:
-            process.start()
         ranks = Ranks()
         try:
+            _start(processes)
+            _await(processes, ready)
             ranks = join_at(where, 0, workers)
             yield ranks
         except RuntimeError:
             if all(process.is_alive() for process in processes):
                 raise
-            raise FedgramError("a helping process ended; try again, or with one worker") from None
+            raise FedgramError(_ENDED) from None
         finally:
             ranks.close()
             for process in processes:
-                process.terminate()
-                process.join()
+                if process.pid is not None:
+                    process.terminate()
+                    process.join()
 
 
-def _help(job: TrainingJob, where: str, rank: int, size: int) -> None:
+def _start(processes: Sequence[BaseProcess]) -> None:
+    """Start helpers that know no Ctrl-C and say nothing, from their first moment: both are inherited."""
+    before, stderr = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}), os.dup(2)
+    try:
+        with open(os.devnull, "w") as silence:  # noqa: PTH123
+            os.dup2(silence.fileno(), 2)  # the first process says what there is to say
+        for process in processes:
+            process.start()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _await(processes: Sequence[BaseProcess], ready: Semaphore) -> None:
+    """Wait until all helpers are ready to meet; whoever waits at the meeting itself waits for the dead too."""
+    for _ in processes:
+        while not ready.acquire(timeout=0.1):
+            if not all(process.is_alive() for process in processes):
+                raise FedgramError(_ENDED)
+
+
+def _help(job: TrainingJob, where: str, rank: int, size: int, ready: Semaphore) -> None:
     """A helper's whole life."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with open(os.devnull, "w") as silence:  # noqa: PTH123
-        os.dup2(silence.fileno(), 2)  # the first process says what there is to say
+    ready.release()
     ranks = join_at(where, rank, size)
     _train(job, ranks, lambda _: None)
     ranks.close()

@@ -53,7 +53,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         while raw := file.readline(MAX_LINE_BYTES):
             number += 1
             if len(raw) == MAX_LINE_BYTES:
-                raise InputError(path, "a line of more than 64 MiB", line=number)
+                raise InputError(path, "has a line of more than 64 MiB", line=number)
             if b"\0" in raw:
                 raise InputError(path, "is not text: it holds a NUL byte", line=number, remedy="convert it to UTF-8")
             try:
@@ -61,6 +61,16 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError:
                 raise InputError(path, "is not UTF-8 text", line=number, remedy="convert it to UTF-8") from None
             yield number, line
+
+
+def unreadable(path: Path) -> Skipped | None:
+    """Why a file among others is passed over as a whole, if it is: it is not text, or not in UTF-8."""
+    try:
+        for _ in text_lines(path):
+            pass
+    except InputError as error:
+        return Skipped(f"file that {error.problem}", f"{path}:{error.line}")
+    return None
 
 
 # WhatsApp. A message begins with a date and a time and goes on until the next one begins. WhatsApp marks what it writes
@@ -127,13 +137,15 @@ def read_whatsapp(source: Path) -> Iterator[Found | Skipped]:
     """What stands in a WhatsApp export (`.txt`), or in all those of a folder.
 
     Guarantees that every line belongs to the message above it or is counted; a file in which no message begins is
-    refused. Of a message with an attachment the caption is kept, if there is one.
+    refused, one of a folder that is not UTF-8 text is counted. Of a message with an attachment the caption is kept, if
+    there is one.
     """
     files = chat_files(source)
     if not files:
         raise InputError(source, "holds no WhatsApp export", remedy="give a folder with .txt exports in it")
     for path in files:
-        yield from _read_chat(path)
+        skipped = unreadable(path) if source.is_dir() else None
+        yield from _read_chat(path) if skipped is None else [skipped]
 
 
 def _read_chat(path: Path) -> Iterator[Found | Skipped]:

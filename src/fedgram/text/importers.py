@@ -4,6 +4,7 @@ A message is one raw text as somebody typed it, with the name of that user as th
 out the messages one by one while it fills an `ImportReport`; only Telegram's `result.json` is read as a whole.
 
 - `folder`: a text file per user, or a folder of text files per user; a line is a message, blank lines are passed over.
+  A file that is not UTF-8 text is skipped as a whole.
 - `jsonl`: a JSON object a line, with a user and a text field. The first object that has both decides which they are.
 - `csv`: a header row with a user and a text column; commas, semicolons or tabs; quoted fields may span lines.
 - `parquet`: a user and a text column, read in batches.
@@ -39,6 +40,7 @@ from fedgram.text.chat_exports import (
     read_telegram,
     read_whatsapp,
     text_lines,
+    unreadable,
 )
 
 FORMATS = ("folder", "jsonl", "csv", "parquet", "whatsapp", "telegram", "mbox")
@@ -248,10 +250,13 @@ def _read_folder(source: Path) -> Iterator[Found | Skipped]:
                 yield Skipped("not a text file (.txt, .text, .md)", str(file))
 
 
-def _read_text(user: str, path: Path) -> Iterator[Found]:
+def _read_text(user: str, path: Path) -> Iterator[Found | Skipped]:
     if is_whatsapp_export(path):
         problem = "is a WhatsApp chat, which holds the text of several users"
         raise InputError(path, problem, remedy="read it as whatsapp, apart from the files of one user each")
+    if skipped := unreadable(path):
+        yield skipped
+        return
     for number, line in text_lines(path):
         if line.strip():
             yield Found(user, line.rstrip("\r\n"), f"{path}:{number}")

@@ -27,6 +27,20 @@ HEADERS = {
 }
 
 
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """The files' names, with as many of their folders as tell them apart.
+
+    >>> names_of([Path("a/en/lm.fgram"), Path("b/en/lm.fgram")])
+    ['a/en/lm.fgram', 'b/en/lm.fgram']
+    """
+    parts = [path.absolute().parts for path in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = [Path(*part[-count:]).as_posix() for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [path.name for path in paths]
+
+
 def make_app(models: Sequence[str | Path]) -> Any:
     """The application that serves one or two packed models, checked here, with the page."""
     try:
@@ -40,7 +54,8 @@ def make_app(models: Sequence[str | Path]) -> Any:
         raise FedgramError("the web keyboard takes one model, or two to compare")
     paths = [open_model(path).path for path in models]
     listed = [
-        {"name": path.name, "url": f"models/{i}.fgram", "bytes": path.stat().st_size} for i, path in enumerate(paths)
+        {"name": name, "url": f"models/{i}.fgram", "bytes": path.stat().st_size}
+        for i, (name, path) in enumerate(zip(names_of(paths), paths, strict=True))
     ]
 
     folder = files("fedgram.web") / "static"

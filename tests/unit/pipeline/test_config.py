@@ -4,13 +4,15 @@ import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.core.errors import InputError
-from fedgram.pipeline.config import RunConfig, UnigramsConfig, read_run_config
+from fedgram.neural.model import PRESETS
+from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsConfig, WordsPreset, read_run_config
 from fedgram.pipeline.strict_toml import digest, from_table, known_keys, to_toml
 
 
@@ -41,6 +43,8 @@ def test_values_and_their_types() -> None:
     assert type(config.unigrams.clip) is float
     assert config.external.min_count == (1, 1, 2)
     assert from_table({"unigrams": {"clip": math.inf}}, RunConfig).unigrams.clip == math.inf
+    assert from_table({"refit": {"clip": math.inf}}, RunConfig).refit.clip == math.inf
+    assert from_table({"clipping": {"thresholds": [1, math.inf]}}, RunConfig).clipping.thresholds == (1.0, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,16 @@ def test_values_and_their_types() -> None:
         ("[unigrams]\nclip = 'much'", "unigrams.clip must be a number above 0, not 'much'"),
         ("[unigrams]\nclip = 0", "unigrams.clip must be a number above 0, not 0"),
         ("[unigrams]\nclip = nan", "unigrams.clip must be a number above 0, not nan"),
+        ("[unigrams]\nover_selection = inf", "unigrams.over_selection must be a number from 1 to 1000, not inf"),
+        ("[training]\nclient_rate = inf", "training.client_rate must be a number above 0, not inf"),
+        ("[training]\nclient_rate = nan", "training.client_rate must be a number above 0, not nan"),
+        (f"[training]\nclient_rate = 1{'0' * 400}", "training.client_rate must be a number above 0, not 1000"),
+        ("[pretraining]\nlearning_rate = inf", "pretraining.learning_rate must be a number above 0, not inf"),
+        ("[refit]\nprior = inf", "refit.prior must be a number above 0, not inf"),
+        ("[refit]\nclip = -inf", "refit.clip must be a number at least 1, not -inf"),
+        ("[clipping]\nthresholds = [1, nan]", "clipping.thresholds must be an array, each a number above 0, not [1, n"),
+        ("[words]\npreset = 'W_300K'", "words.preset must be one of 'W_30K', 'W_demo', not 'W_300K'"),
+        ("[pieces]\npreset = 'W_30K'", "pieces.preset must be one of 'P_4K-S', 'P_4K-L', "),
         ("[unigrams]\nrounds = 2.0", "unigrams.rounds must be a whole number at least 1, not 2.0"),
         ("[unigrams]\nrounds = true", "unigrams.rounds must be a whole number at least 1, not true"),
         ("[external]\norder = 8", "external.order must be a whole number from 1 to 7, not 8"),
@@ -78,6 +92,12 @@ def test_values_and_their_types() -> None:
 )
 def test_what_does_not_fit_is_refused_by_name(text: str, message: str) -> None:
     assert refused(text).startswith(message)
+
+
+def test_the_presets_are_the_networks() -> None:
+    words = [name for name, preset in PRESETS.items() if not preset.pieces]
+    assert (*words,) == get_args(WordsPreset)
+    assert tuple(name for name in PRESETS if name not in words) == get_args(PiecesPreset)
 
 
 def test_files_are_found_beside_the_configuration(tmp_path: Path) -> None:

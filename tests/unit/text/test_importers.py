@@ -323,7 +323,7 @@ def test_messages_are_read_one_by_one(tmp_path: Path) -> None:
     assert report.messages == 1
 
 
-@pytest.mark.parametrize("name", ["ann/a.txt", "a.jsonl", "a.csv"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -335,8 +335,26 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path, name: str, content: 
     path = _write(tmp_path / name, "")
     head = b"user,text\n" if name == "a.csv" else b"\n"
     path.write_bytes(head + content)
-    error = _refused(tmp_path if name.startswith("ann") else path)
+    error = _refused(path)
     assert (error.problem, error.line) == (problem, 3)
+
+
+@pytest.mark.parametrize("head", ["", "01/02/2020, 10:00 - Ann: "])
+def test_files_of_a_folder_that_are_no_text_are_counted(tmp_path: Path, head: str) -> None:
+    for name in ("ann", "cat"):
+        _write(tmp_path / f"{name}.txt", f"{head}hello\n")
+    (tmp_path / "bob.txt").write_bytes(f"{head}hi\nol\xe9\n".encode("latin-1"))
+    (tmp_path / "dan.txt").write_bytes(f"{head}hi\n\0\n".encode())
+    messages, report = read_messages(tmp_path)
+    assert [message.text for message in messages] == ["hello", "hello"]
+    assert report.format == ("whatsapp" if head else "folder")
+    assert report.summary().endswith(
+        f"skipped: file that is not UTF-8 text 1 (first at {tmp_path}/bob.txt:2), "
+        f"file that is not text: it holds a NUL byte 1 (first at {tmp_path}/dan.txt:2)"
+    )
+    for name in ("ann", "cat"):
+        (tmp_path / f"{name}.txt").unlink()
+    assert "skipped: file that is not UTF-8 text 1, " in str(_refused(tmp_path))
 
 
 def test_unknown_format_and_missing_source_are_refused(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_the_page_its_modules_and_the_models_are_served(packed: Path) -> None:
         assert all(answer.headers[name] == value for name, value in HEADERS.items())
 
 
+def test_models_of_the_same_name_are_told_apart(packed: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "lm.fgram" for folder in "AB"]
+    for path in paths:
+        path.parent.mkdir()
+        shutil.copyfile(packed, path)
+    for models_, names in ((paths, ["A/lm.fgram", "B/lm.fgram"]), ([packed, paths[0]], ["en.fgram", "lm.fgram"])):
+        listed = testclient.TestClient(make_app(models_)).get("/models.json").json()
+        assert [row["name"] for row in listed] == names
+
+
 def test_nothing_else_is_served(packed: Path) -> None:
     client = testclient.TestClient(make_app([packed]))
     for path in (
