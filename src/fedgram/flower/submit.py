@@ -1,7 +1,8 @@
 """Having orders carried out: a run is started on the SuperLink and looked after until it has ended.
 
-If the SuperLink or the ServerApp dies, a new run goes on from the last committed round. An error of ours, such as a
-round that was abandoned too often, ends it.
+If the SuperLink or the ServerApp dies, a new run goes on from the last committed round. An error that the ServerApp
+could write down, such as a round that was abandoned too often, ends it; so does a ServerApp that dies again and again
+without getting a round further.
 """
 
 import time
@@ -17,6 +18,8 @@ from fedgram.flower.orders import is_held, outcome
 _LOOK = 0.5
 _START_SECONDS = 60.0  # within which a run's process must have taken the folder
 _LOST_SECONDS = 3.0  # after which a folder that nobody holds is taken for lost
+_ATTEMPTS = 5  # runs in a row that may end without a word and without a round; those that the server took along aside
+_ENDED = ("failed", "stopped", "completed", "unknown")
 
 
 def carry_out(
@@ -25,7 +28,7 @@ def carry_out(
     """Run the orders of a working folder to their end; `patience` is how long the server may be away."""
     run: int | None = None
     last_seen = started = time.monotonic()
-    held_once = False
+    held_once, in_vain, committed = False, 0, _committed(folder)
     away_since: float | None = None
     while True:
         end = outcome(work)
@@ -39,16 +42,26 @@ def carry_out(
             if is_held(work):  # by this run, or by one that another command started
                 held_once, last_seen = True, now
             elif run is None:
-                run = start_run(folder, {"work": str(work.resolve())})
+                if (now_committed := _committed(folder)) != committed:
+                    in_vain, committed = 0, now_committed
+                if in_vain == _ATTEMPTS:
+                    log = folder.server / "superlink.log"
+                    raise FedgramError(f"the ServerApp ended {in_vain} times without a word or a round; see {log}")
+                run, in_vain = start_run(folder, {"work": str(work.resolve())}), in_vain + 1
                 started, held_once = now, False
             elif now - (last_seen if held_once else started) > (_LOST_SECONDS if held_once else _START_SECONDS):
                 stop_run(folder, run)
                 run = None
-            elif run_status(folder, run) in ("failed", "stopped", "completed", "unknown") and not outcome(work):
+            elif run_status(folder, run) in _ENDED and not outcome(work):
                 run = None
             away_since = None
         except Unreachable:
-            away_since = away_since or now
+            away_since, in_vain = away_since or now, 0
             if now - away_since > patience:
                 raise
         time.sleep(_LOOK)
+
+
+def _committed(folder: Folder) -> int:
+    """How many rounds this federation has committed, in all of its runs."""
+    return int(read_status(folder.server).get("rounds_committed", 0))

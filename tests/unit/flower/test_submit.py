@@ -1,0 +1,61 @@
+"""Looking after a run: how often it is started, and how it ends; the SuperLink is a handful of functions here."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgram.core.errors import FedgramError
+from fedgram.flower import submit
+from fedgram.flower.folder import FederationConfig, Folder, make_folder
+from fedgram.flower.journal import Journal
+from fedgram.flower.orders import OUTCOME
+from fedgram.flower.submit import carry_out
+
+
+class Link:
+    """A SuperLink on which runs have the status `status`; `on_start` is what a ServerApp does at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, status: str = "failed") -> None:
+        self.status, self.started, self.stopped = status, list[int](), list[int]()
+        monkeypatch.setattr(submit, "start_run", self.start)
+        monkeypatch.setattr(submit, "run_status", lambda *_: self.status)
+        monkeypatch.setattr(submit, "stop_run", lambda _, run: self.stopped.append(run))
+        monkeypatch.setattr("time.sleep", lambda _: None)
+
+    def start(self, *_: object) -> int:
+        self.started.append(len(self.started) + 1)
+        self.on_start(len(self.started))
+        return len(self.started)
+
+    def on_start(self, run: int) -> None:
+        pass
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Folder:
+    (tmp_path / "work").mkdir()
+    return make_folder(tmp_path / "fed", FederationConfig(tls=False))
+
+
+def test_a_server_app_that_ends_without_a_word_is_started_a_few_times(
+    home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Link(monkeypatch)
+    with pytest.raises(FedgramError, match=r"ended 5 times without a word or a round; see .*superlink\.log"):
+        carry_out(home, tmp_path / "work")
+    assert len(link.started) == 5
+
+
+def test_one_that_gets_on_is_started_as_often_as_it_takes(
+    home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, journal = Link(monkeypatch), Journal(home.server, "unigrams", 9)
+
+    def one_round(run: int) -> None:
+        journal.tell("round committed", {"round": run})
+        if run == 9:
+            (tmp_path / "work" / OUTCOME).write_text('{"done": true}')
+
+    monkeypatch.setattr(link, "on_start", one_round)
+    carry_out(home, tmp_path / "work")
+    assert len(link.started) == 9
