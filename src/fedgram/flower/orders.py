@@ -176,8 +176,8 @@ def _write_outcome(work: Path, content: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def locked(work: Path, *, seconds: float) -> Iterator[None]:
-    """Hold a working folder; the system gives it back when the process ends, however it does."""
+def locked(work: Path, *, seconds: float, taken: str = "another server works in the same folder") -> Iterator[None]:
+    """Hold a folder; the system gives it back when the process ends, however it does."""
     descriptor = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         end = time.monotonic() + seconds
@@ -187,7 +187,7 @@ def locked(work: Path, *, seconds: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise FedgramError("another server works in the same folder") from None
+                    raise FedgramError(taken) from None
                 time.sleep(0.2)
         yield
     finally:

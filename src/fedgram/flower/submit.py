@@ -5,16 +5,20 @@ could write down, such as a round that was abandoned too often, ends it; so does
 without getting a round further.
 """
 
+import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fedgram.core.errors import FedgramError
+from fedgram.core.storage import atomic_write
 from fedgram.flower.control import Unreachable, run_status, start_run, stop_run
 from fedgram.flower.folder import Folder
 from fedgram.flower.journal import read_status
-from fedgram.flower.orders import is_held, outcome
+from fedgram.flower.orders import is_held, locked, outcome
 
+RUN = "run.json"  # which run was started last, and for which orders
 _LOOK = 0.5
 _START_SECONDS = 60.0  # within which a run's process must have taken the folder
 _LOST_SECONDS = 3.0  # after which a folder that nobody holds is taken for lost
@@ -25,11 +29,27 @@ _ENDED = ("failed", "stopped", "completed", "unknown")
 def carry_out(
     folder: Folder, work: Path, *, patience: float = 600.0, on_round: Callable[[int], object] = lambda _: None
 ) -> None:
-    """Run the orders of a working folder to their end; `patience` is how long the server may be away."""
+    """Run the orders of a working folder to their end; `patience` is how long the server may be away.
+
+    One command at a time does so on a federation. If it is interrupted, it stops the run; if it is killed, the run
+    goes on, and whoever comes next goes on with it, or stops it if the orders are others.
+    """
+    taken = f"another run is asking the devices of {folder.path}; wait for it to end"
+    with locked(folder.server, seconds=0, taken=taken):
+        try:
+            _look_after(folder, work, patience, on_round)
+        except (KeyboardInterrupt, SystemExit):
+            with suppress(FedgramError):
+                _stop(folder)
+            raise
+
+
+def _look_after(folder: Folder, work: Path, patience: float, on_round: Callable[[int], object]) -> None:
     run: int | None = None
     last_seen = started = time.monotonic()
     held_once, in_vain, committed = False, 0, _committed(folder)
     away_since: float | None = None
+    alone = False
     while True:
         end = outcome(work)
         if "error" in end:
@@ -39,6 +59,9 @@ def carry_out(
         on_round(int(read_status(folder.server).get("round", 0)))
         now = time.monotonic()
         try:
+            if not alone:
+                _stop(folder, unless=work)
+                alone = True
             if is_held(work):  # by this run, or by one that another command started
                 held_once, last_seen = True, now
             elif run is None:
@@ -47,7 +70,7 @@ def carry_out(
                 if in_vain == _ATTEMPTS:
                     log = folder.server / "superlink.log"
                     raise FedgramError(f"the ServerApp ended {in_vain} times without a word or a round; see {log}")
-                run, in_vain = start_run(folder, {"work": str(work.resolve())}), in_vain + 1
+                run, in_vain = _start(folder, work), in_vain + 1
                 started, held_once = now, False
             elif now - (last_seen if held_once else started) > (_LOST_SECONDS if held_once else _START_SECONDS):
                 stop_run(folder, run)
@@ -60,6 +83,25 @@ def carry_out(
             if now - away_since > patience:
                 raise
         time.sleep(_LOOK)
+
+
+def _start(folder: Folder, work: Path) -> int:
+    """Start a run, and write down which."""
+    run = start_run(folder, {"work": str(work.resolve())})
+    with atomic_write(folder.server / RUN) as file:
+        file.write(json.dumps({"run": run, "work": str(work.resolve())}).encode())
+    return run
+
+
+def _stop(folder: Folder, unless: Path | None = None) -> None:
+    """Stop the run that was started last, if it goes on; not if it carries out the orders of the folder `unless`."""
+    try:
+        noted = json.loads((folder.server / RUN).read_text("utf-8"))
+        run, work = int(noted["run"]), noted["work"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if (unless is None or work != str(unless.resolve())) and run_status(folder, run) not in _ENDED:
+        stop_run(folder, run)
 
 
 def _committed(folder: Folder) -> int:

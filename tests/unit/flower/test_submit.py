@@ -8,7 +8,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.flower import submit
 from fedgram.flower.folder import FederationConfig, Folder, make_folder
 from fedgram.flower.journal import Journal
-from fedgram.flower.orders import OUTCOME
+from fedgram.flower.orders import OUTCOME, locked
 from fedgram.flower.submit import carry_out
 
 
@@ -59,3 +59,37 @@ def test_one_that_gets_on_is_started_as_often_as_it_takes(
     monkeypatch.setattr(link, "on_start", one_round)
     carry_out(home, tmp_path / "work")
     assert len(link.started) == 9
+
+
+def test_an_interrupted_command_stops_its_run(home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link(monkeypatch, "running")
+
+    def interrupt(_: int) -> None:
+        if link.started:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(home, tmp_path / "work", on_round=interrupt)
+    assert link.stopped == link.started == [1]
+
+
+def test_a_run_of_other_orders_is_stopped_first(home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link(monkeypatch, "running")
+
+    def die(_: int) -> None:
+        if link.started:
+            raise RuntimeError  # as if killed: nothing is stopped
+
+    with pytest.raises(RuntimeError):
+        carry_out(home, tmp_path / "work", on_round=die)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(link, "on_start", lambda _: (tmp_path / "other" / OUTCOME).write_text('{"done": true}'))
+    carry_out(home, tmp_path / "other")
+    assert (link.started, link.stopped) == ([1, 2], [1])
+
+
+def test_one_command_at_a_time_asks_the_devices(home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link(monkeypatch)
+    with locked(home.server, seconds=0), pytest.raises(FedgramError, match="another run is asking the devices of"):
+        carry_out(home, tmp_path / "work")
+    assert not link.started
