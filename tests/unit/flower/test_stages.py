@@ -1,5 +1,6 @@
 """Which stages of a run a federation carries out, and that none of them asks simulated devices in its place."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,24 @@ def test_a_federation_has_no_refit(tmp_path: Path) -> None:
     assert "refit" not in after
     assert {name for name in after if after[name] != before[name]} == {"unigrams", "train_words", "train_pieces"}
     assert not any(name.startswith("refit") for stage in after.values() for name in stage.inputs)
+
+
+@pytest.mark.parametrize(
+    ("masked_with", "devices", "clients", "line"),
+    [
+        (3, 2, 5, r"unigrams\.devices_per_round = 2 is less than the federation's masked_with = 3"),
+        (3, 5, 2, r"training\.clients_per_round = 2 is less than the federation's masked_with = 3"),
+        (1, 5, 5, "needs between 2 and"),
+    ],
+)
+def test_rounds_too_small_to_be_masked_are_refused_at_once(
+    tmp_path: Path, masked_with: int, devices: int, clients: int, line: str
+) -> None:
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=masked_with))
+    plain = for_federation(RunConfig())
+    config = replace(
+        plain, unigrams=replace(plain.unigrams, devices_per_round=devices),
+        training=replace(plain.training, clients_per_round=clients),
+    )  # fmt: skip
+    with pytest.raises(FedgramError, match=line):
+        on_federation(home, config)(run_stages(config))
