@@ -7,6 +7,7 @@ asked; the devices of the federation are.
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def on_federation(folder: Folder, config: RunConfig) -> Callable[[list[Stage]], 
             _check_masked(folder, "unigrams.devices_per_round", config.unigrams.devices_per_round)
         if asking - {"unigrams"}:
             _check_masked(folder, "training.clients_per_round", config.training.clients_per_round)
-        own = {"federation": folder.config.name, "masked_with": folder.config.masked_with}
+        own = {"federation": _identity(folder), "masked_with": folder.config.masked_with}
         return [
             replace(stage, function=functions[stage.name], config=[stage.config, own])
             if stage.name in functions
@@ -58,6 +59,14 @@ def on_federation(folder: Folder, config: RunConfig) -> Callable[[list[Stage]], 
         ]
 
     return change
+
+
+def _identity(folder: Folder) -> str:
+    """What tells a federation from others: its authority, which stays when certificates are renewed.
+
+    One without TLS is on this machine alone, and has its place there.
+    """
+    return sha256(folder.authority.read_bytes()).hexdigest() if folder.config.tls else str(folder.path.resolve())
 
 
 def _check_masked(folder: Folder, name: str, devices: int) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedgram.core.errors import FedgramError
-from fedgram.flower.folder import FederationConfig, make_folder
+from fedgram.flower.folder import FederationConfig, make_folder, open_folder
 from fedgram.flower.stages import for_federation, on_federation
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.stages import run_stages
+from fedgram.pipeline.strict_toml import digest
 
 
 def test_a_federation_has_no_refit(tmp_path: Path) -> None:
@@ -45,3 +46,18 @@ def test_rounds_too_small_to_be_masked_are_refused_at_once(
     )  # fmt: skip
     with pytest.raises(FedgramError, match=line):
         on_federation(home, config)(run_stages(config))
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_what_one_federation_sent_does_not_count_for_another(tmp_path: Path, tls: bool) -> None:
+    config = for_federation(RunConfig())
+    for name in ("one", "other"):
+        make_folder(tmp_path / name, FederationConfig(tls=tls))
+
+    def configs(name: str) -> list[str]:
+        return [digest(s.config) for s in on_federation(open_folder(tmp_path / name), config)(run_stages(config))]
+
+    differ = [a != b for a, b in zip(configs("one"), configs("other"), strict=True)]
+    names = [stage.name for stage in run_stages(config)]
+    assert {n for n, d in zip(names, differ, strict=True) if d} == {"unigrams", "train_words", "train_pieces"}
+    assert configs("one") == configs("one")
