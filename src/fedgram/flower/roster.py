@@ -47,6 +47,7 @@ class Roster:
         for name, (node, until) in list(self._waiting.items()):
             if now > until or node not in self._names:
                 del self._waiting[name]
+        self._not_before = {n: t for n, t in self._not_before.items() if n in self._names}  # who comes back is asked
         new = [n for n in sorted(self._names) if n not in self._device and self._not_before.get(n, now) <= now]
         job = {"job": self._job}
         requests = [Request(node, "join", {}, job) for node in new]

@@ -15,7 +15,8 @@ from fedgram.federated.unigram_collection import UnigramState
 from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.fleet import Request
 from fedgram.flower.folder import FederationConfig, Folder
-from fedgram.flower.job import UnigramJob
+from fedgram.flower.job import UnigramJob, job_to_bytes
+from fedgram.flower.roster import Roster
 from fedgram.flower.rounds import RoundPlan, order_of_asking
 from fedgram.flower.server import Server, run_unigrams
 from fedgram.flower.stages import round_plan
@@ -214,6 +215,25 @@ def test_a_device_that_forgot_the_job_is_sent_it_again(tmp_path: Path) -> None:
     state = run_unigrams(server, JOB, 2, tmp_path / "ledger", {})
     assert [part.devices for part in state.rounds] == [11, 11]
     assert sum(request.action == "join" for request in fleet.sent) in (12, 24)
+
+
+def test_a_device_that_went_away_and_came_back_is_asked_at_once(tmp_path: Path) -> None:
+    clock, silent = Clock(), [True]
+
+    class Away(LocalFleet):
+        """Node 101 counts as there at first, as after a restart of the server; then as gone, until it is up again."""
+
+        def nodes(self) -> dict[int, str]:
+            silent[0] = clock() < 40
+            return {node: "" for node in self.devices if node != 101 or clock() < 24 or clock() > 40}
+
+    fleet = Away(
+        make_devices(tmp_path, {n: TEXTS[n] for n in range(3)}),
+        lambda request, reply: None if request.node == 101 and silent[0] else reply,
+    )
+    roster = Roster(fleet, job_to_bytes(JOB), clock=clock, sleep=clock.sleep)
+    assert roster.wait_for(3, 600) == {0: 100, 1: 101, 2: 102}
+    assert clock() < 45
 
 
 def test_a_device_with_too_little_text_is_not_asked(tmp_path: Path) -> None:
