@@ -47,8 +47,12 @@ class Server:
     def round(self, number: int, task: FederatedTask[Any], state: bytes) -> Total:
         """The sum of a round's updates; a round with too few is tried again."""
         last = ""
+
+        def waiting(about: Mapping[str, Any]) -> None:
+            self.tell("waiting", {"round": number, **about})
+
         for attempt in range(self.plan.attempts):
-            present = self.roster.wait_for(self.plan.wait_for, self.plan.wait_seconds)
+            present = self.roster.wait_for(self.plan.wait_for, self.plan.wait_seconds, on_wait=waiting)
             order = order_of_asking(list(present), seed=self.job.seed, round_number=number, attempt=attempt)
             began = self._clock()
             self.tell("round began", {"round": number, "attempt": attempt, "devices": len(present)})

@@ -6,6 +6,7 @@ without getting a round further.
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,7 @@ _LOOK = 0.5
 _START_SECONDS = 60.0  # within which a run's process must have taken the folder
 _LOST_SECONDS = 3.0  # after which a folder that nobody holds is taken for lost
 _ATTEMPTS = 5  # runs in a row that may end without a word and without a round; those that the server took along aside
+_SAY_AFTER, _SAY_AGAIN = 5.0, 30.0  # seconds until something is said of a wait, and until it is said again
 _ENDED = ("failed", "stopped", "completed", "unknown")
 
 
@@ -49,21 +51,23 @@ def _look_after(folder: Folder, work: Path, patience: float, on_round: Callable[
     last_seen = started = time.monotonic()
     held_once, in_vain, committed = False, 0, _committed(folder)
     away_since: float | None = None
-    alone = False
+    alone, waits = False, _Waits()
     while True:
         end = outcome(work)
         if "error" in end:
             raise FedgramError(str(end["error"]))
         if end.get("done"):
             return
-        on_round(int(read_status(folder.server).get("round", 0)))
-        now = time.monotonic()
+        status = read_status(folder.server)
+        on_round(int(status.get("round", 0)))
+        now, waited_for = time.monotonic(), ""
         try:
             if not alone:
                 _stop(folder, unless=work)
                 alone = True
             if is_held(work):  # by this run, or by one that another command started
                 held_once, last_seen = True, now
+                waited_for = str(status["state"]) if status.get("waiting") else ""
             elif run is None:
                 if (now_committed := _committed(folder)) != committed:
                     in_vain, committed = 0, now_committed
@@ -78,11 +82,29 @@ def _look_after(folder: Folder, work: Path, patience: float, on_round: Callable[
             elif run_status(folder, run) in _ENDED and not outcome(work):
                 run = None
             away_since = None
-        except Unreachable:
-            away_since, in_vain = away_since or now, 0
+        except Unreachable as error:
+            away_since, in_vain, waited_for = away_since or now, 0, f"{error}; waiting for it"
             if now - away_since > patience:
                 raise
+        waits.tell(waited_for, now)
         time.sleep(_LOOK)
+
+
+class _Waits:
+    """Says on standard error what is waited for, if it takes long; anew if it changed, and not too often."""
+
+    def __init__(self) -> None:
+        self._said, self._next = "", float("inf")
+
+    def tell(self, what: str, now: float) -> None:
+        """Take note of what is waited for now; "" if nothing is."""
+        if not what:
+            self._said, self._next = "", float("inf")
+            return
+        self._next = min(self._next, now + (_SAY_AGAIN if self._said else _SAY_AFTER))
+        if what != self._said and now >= self._next:
+            print(f"fedgram: {what}", file=sys.stderr)
+            self._said, self._next = what, now + _SAY_AGAIN
 
 
 def _start(folder: Folder, work: Path) -> int:

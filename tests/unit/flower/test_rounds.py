@@ -16,6 +16,7 @@ from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.fleet import Request
 from fedgram.flower.folder import FederationConfig, Folder
 from fedgram.flower.job import UnigramJob, job_to_bytes
+from fedgram.flower.journal import Journal, read_status
 from fedgram.flower.roster import Roster
 from fedgram.flower.rounds import RoundPlan, order_of_asking
 from fedgram.flower.server import Server, run_unigrams
@@ -234,6 +235,22 @@ def test_a_device_that_went_away_and_came_back_is_asked_at_once(tmp_path: Path) 
     roster = Roster(fleet, job_to_bytes(JOB), clock=clock, sleep=clock.sleep)
     assert roster.wait_for(3, 600) == {0: 100, 1: 101, 2: 102}
     assert clock() < 45
+
+
+def test_a_wait_for_devices_can_be_seen(tmp_path: Path) -> None:
+    devices = make_devices(tmp_path, {0: ["hello you"], 1: [], 2: ["it is my day"]})
+    server, told = make_server(LocalFleet(devices), RoundPlan(3, 1.0, wait_for=3, wait_seconds=20))
+    with pytest.raises(FedgramError, match="2 of 3 devices are there"):
+        run_unigrams(server, JOB, 1, tmp_path / "ledger", {})
+    waiting = {"round": 1, "there": 2, "wanted": 3, "online": 3, "turned_away": {"not ready": 1}}
+    assert ("waiting", waiting) in told
+    journal = Journal(tmp_path, "unigrams", 1)
+    journal.tell("waiting", waiting)
+    status = read_status(tmp_path)
+    assert status["waiting"] == waiting
+    assert status["state"] == "waiting for devices: 2 of 3 are there, 3 online (turned away so far: 1 not ready)"
+    journal.tell("round began", {"round": 1})
+    assert read_status(tmp_path)["waiting"] == {}
 
 
 def test_a_device_with_too_little_text_is_not_asked(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from fedgram.core.errors import FedgramError
 from fedgram.flower import submit
+from fedgram.flower.control import Unreachable
 from fedgram.flower.folder import FederationConfig, Folder, make_folder
 from fedgram.flower.journal import Journal
 from fedgram.flower.orders import OUTCOME, locked
@@ -16,16 +17,20 @@ class Link:
     """A SuperLink on which runs have the status `status`; `on_start` is what a ServerApp does at once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: str = "failed") -> None:
-        self.status, self.started, self.stopped = status, list[int](), list[int]()
+        self.status, self.started, self.stopped, self.now = status, list[int](), list[int](), 0.0
         monkeypatch.setattr(submit, "start_run", self.start)
         monkeypatch.setattr(submit, "run_status", lambda *_: self.status)
         monkeypatch.setattr(submit, "stop_run", lambda _, run: self.stopped.append(run))
-        monkeypatch.setattr("time.sleep", lambda _: None)
+        monkeypatch.setattr("time.sleep", self.sleep)
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
 
     def start(self, *_: object) -> int:
         self.started.append(len(self.started) + 1)
         self.on_start(len(self.started))
         return len(self.started)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
     def on_start(self, run: int) -> None:
         pass
@@ -93,3 +98,28 @@ def test_one_command_at_a_time_asks_the_devices(home: Folder, tmp_path: Path, mo
     with locked(home.server, seconds=0), pytest.raises(FedgramError, match="another run is asking the devices of"):
         carry_out(home, tmp_path / "work")
     assert not link.started
+
+
+def test_what_is_waited_for_is_said(
+    home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = Link(monkeypatch, "running")
+
+    def away(_: int) -> None:
+        if link.now < 20:
+            raise Unreachable("no server answers at 127.0.0.1:1")
+
+    monkeypatch.setattr(link, "on_start", away)
+    Journal(home.server, "unigrams", 1).tell("waiting", {"there": 3, "wanted": 9, "online": 4, "turned_away": {}})
+    with locked(tmp_path / "work", seconds=0), pytest.raises(FedgramError, match="enough"):
+        carry_out(home, tmp_path / "work", on_round=lambda _: enough(link.now > 60))
+    assert capsys.readouterr().err == "fedgram: waiting for devices: 3 of 9 are there, 4 online\n"
+    link.now = 0.0
+    with pytest.raises(FedgramError, match="enough"):
+        carry_out(home, tmp_path / "work", on_round=lambda _: enough(link.now > 40))
+    assert capsys.readouterr().err == "fedgram: no server answers at 127.0.0.1:1; waiting for it\n"
+
+
+def enough(now: bool) -> None:
+    if now:
+        raise FedgramError("enough")
