@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fedgram.core.errors import FedgramError
+
 Content = Mapping[str, bytes]
 
 
@@ -50,8 +52,12 @@ class Reply:
         return f"Reply({self.request[:8]}, {self.error or f'{self.size} bytes'})"
 
 
+class Lost(FedgramError):
+    """The transport itself failed, as when the SuperLink dies; what was going on may be tried over another one."""
+
+
 class Fleet(Protocol):
-    """A transport."""
+    """A transport; any of its methods may raise `Lost`."""
 
     def nodes(self) -> Mapping[int, str]:
         """The nodes that are there now, and the names under which they were registered, if any."""

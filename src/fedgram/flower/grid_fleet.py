@@ -11,10 +11,11 @@ so Flower stores it once, whatever the number of devices.
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from fedgram.flower.fleet import Content, Reply, Request
+from fedgram.flower.fleet import Content, Lost, Reply, Request
 
 _PATIENCE = 120.0  # seconds for a reply that has been announced
 _FORGOTTEN = 60.0  # seconds after which a reply is dropped that nobody asks for any more
@@ -45,6 +46,15 @@ def from_records(records: Any) -> dict[str, bytes]:
     return {str(name): bytes(part if isinstance(part, bytes) else part.data) for name, part in parts}
 
 
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Whatever Flower raises on the way to the SuperLink is `Lost`."""
+    try:
+        yield
+    except Exception as error:
+        raise Lost(f"the SuperLink cannot be reached ({type(error).__name__})") from error
+
+
 class GridFleet:
     """A `Fleet` over a Grid."""
 
@@ -58,7 +68,8 @@ class GridFleet:
 
     def nodes(self) -> Mapping[int, str]:
         """The nodes that are online, and their names."""
-        return {int(node.node_id): str(node.name) for node in self._grid.get_nodes()}
+        with _reaching():
+            return {int(node.node_id): str(node.name) for node in self._grid.get_nodes()}
 
     def send(self, requests: Sequence[Request], *, seconds: float) -> list[str]:
         """Push messages; those of one content share it."""
@@ -76,7 +87,8 @@ class GridFleet:
                     records["shared"] = shared[key]
                 kind = MESSAGE_TYPES[request.action]
                 messages.append(Message(records, request.node, kind, ttl=max(seconds, 5.0), group_id=request.group))
-            names += [name or "" for name in self._grid.push_messages(messages)]
+            with _reaching():
+                names += [name or "" for name in self._grid.push_messages(messages)]
         return names
 
     def poll(self, requests: Iterable[str], *, most: int = 32) -> list[Reply]:
@@ -92,7 +104,8 @@ class GridFleet:
             known = self._announced.keys() | self._fetching | self._ready.keys()
             open_ = [name for name in wanted if name not in known]
             for first in range(0, len(open_), _ASKED_AT_ONCE):
-                self._announced |= self._ask(open_[first : first + _ASKED_AT_ONCE])
+                with _reaching():
+                    self._announced |= self._ask(open_[first : first + _ASKED_AT_ONCE])
             now = time.monotonic()
             self._not_before = now + max(_BETWEEN, _RESPITE * (now - began))
         while self._announced and len(self._fetching) + len(self._ready) < most:

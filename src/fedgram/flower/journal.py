@@ -15,6 +15,7 @@ from fedgram.core.storage import atomic_write
 LOG, STATUS = "log.jsonl", "status.json"
 _COUNTED = ("asked", "reports", "late", "bytes_sent", "bytes_received")
 _BY_REASON = ("failed", "refused")
+_PASSING = ("progress", "waiting")  # shown in the status now and then, and not logged
 _PROGRESS_SECONDS = 1.0
 NO_NOISE = "no noise is added, so ε has no bound"
 
@@ -31,19 +32,20 @@ class Journal:
             "totals": before.get("totals") or {**dict.fromkeys(_COUNTED, 0), **{k: {} for k in _BY_REASON}},
             "rounds_committed": before.get("rounds_committed", 0),
             "rounds_abandoned": before.get("rounds_abandoned", 0),
-            "round_seconds": before.get("round_seconds", 0.0), "current": {},
+            "round_seconds": before.get("round_seconds", 0.0), "current": {}, "waiting": {},
         }  # fmt: skip
 
     def tell(self, event: str, about: Mapping[str, Any]) -> None:
         """Take note of an event."""
         status = self._status
         now = time.time()
+        status["waiting"] = dict(about) if event == "waiting" else {}
         if event == "progress":
             status["current"] = dict(about)
-            if now - self._shown < _PROGRESS_SECONDS:
-                return
-        else:
+        if event not in _PASSING:
             self._log(event, about, now)
+        elif now - self._shown < _PROGRESS_SECONDS:
+            return
         if event in ("round summed", "round abandoned"):
             self._add(about)
             status["current"] = {}
@@ -52,10 +54,10 @@ class Journal:
         status["rounds_committed"] += event == "round committed"
         status["round"] = about.get("round", status["round"])
         status["devices"] = about.get("devices", status["devices"])
-        status["state"] = event if event != "progress" else "collecting"
+        status["state"] = {"progress": "collecting", "waiting": _waiting(about)}.get(event, event)
         status["time"] = round(now, 3)
         self._shown = now
-        with atomic_write(self._folder / STATUS, durable=event != "progress") as file:
+        with atomic_write(self._folder / STATUS, durable=event not in _PASSING) as file:
             file.write(json.dumps(status).encode())
 
     def _add(self, about: Mapping[str, Any]) -> None:
@@ -74,6 +76,14 @@ class Journal:
             os.write(descriptor, line.encode() + b"\n")
         finally:
             os.close(descriptor)
+
+
+def _waiting(about: Mapping[str, Any]) -> str:
+    """What is waited for, in words."""
+    there, wanted, online = (about.get(name, 0) for name in ("there", "wanted", "online"))
+    away = ", ".join(f"{n} {why}" for why, n in about.get("turned_away", {}).items())
+    words = f"waiting for devices: {there} of {wanted} are there, {online} online"
+    return words + (f" (turned away so far: {away})" if away else "")
 
 
 def read_status(folder: Path) -> dict[str, Any]:

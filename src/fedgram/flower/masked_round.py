@@ -51,7 +51,7 @@ class MaskedRound:
                 requests = self._server.advance()
             found = self._server.total()
         except AbandonedRoundError as why:
-            raise Abandoned(str(why), self.tally) from None
+            raise Abandoned(str(why).removeprefix("the round is abandoned: "), self.tally) from None
         self.tally.reports = len(found.devices)
         if self.tally.reports < self._plan.minimum:
             raise Abandoned(f"{self.tally.reports} of at least {self._plan.minimum} reports", self.tally)

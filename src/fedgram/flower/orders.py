@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.flower.fleet import Fleet
+from fedgram.flower.fleet import Fleet, Lost
 from fedgram.flower.job import FedAvgJob, Job, UnigramJob, job_from_bytes, job_to_bytes
 from fedgram.flower.journal import Journal
 from fedgram.flower.ledger import read_rounds
@@ -85,21 +85,38 @@ def settings_of(order: Order, job: Job) -> dict[str, Any]:
 
 
 def execute(work: Path, fleet: Fleet) -> None:
-    """Do what a working folder says, on this fleet; only one process does so at a time."""
+    """Do what a working folder says, on this fleet; only one process does so at a time.
+
+    Whatever goes wrong is the run's outcome, so that nobody starts it again in vain; all but the loss of the fleet.
+    """
     with locked(work, seconds=120):
-        order, job = read_order(work)
-        journal = Journal(Path(order.journal), job.name, order.rounds)
-        masking = SecureSettings(min_devices=order.masked_with) if order.masked_with else None
-        server = Server(fleet, job, order.plan, masking=masking, tell=journal.tell)
-        journal.tell("run began", {"rounds": order.rounds})
+        journal = None
         try:
-            _run(work, order, job, server)
-        except FedgramError as error:
-            journal.tell("run failed", {"why": str(error)})
-            _write_outcome(work, {"error": str(error)})
+            order, job = read_order(work)
+            journal = Journal(Path(order.journal), job.name, order.rounds)
+            masking = SecureSettings(min_devices=order.masked_with) if order.masked_with else None
+            journal.tell("run began", {"rounds": order.rounds})
+            _run(work, order, job, Server(fleet, job, order.plan, masking=masking, tell=journal.tell))
+            journal.tell("run completed", {"rounds": order.rounds})
+            _write_outcome(work, {"done": True})
+        except Lost:
             raise
-        journal.tell("run completed", {"rounds": order.rounds})
-        _write_outcome(work, {"done": True})
+        except Exception as error:
+            why = _in_words(error)
+            _write_outcome(work, {"error": why})
+            if journal is not None:
+                journal.tell("run failed", {"why": why})
+            raise
+
+
+def _in_words(error: Exception) -> str:
+    """A line on what went wrong; of an error that nobody foresaw, its kind alone, as its text may quote anything."""
+    if isinstance(error, FedgramError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror.lower()}, on the server; what was committed is kept"
+    return f"the ServerApp failed with {type(error).__name__}; see superlink.log in the server's folder"
 
 
 def _run(work: Path, order: Order, job: Job, server: Server) -> None:
@@ -159,8 +176,8 @@ def _write_outcome(work: Path, content: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def locked(work: Path, *, seconds: float) -> Iterator[None]:
-    """Hold a working folder; the system gives it back when the process ends, however it does."""
+def locked(work: Path, *, seconds: float, taken: str = "another server works in the same folder") -> Iterator[None]:
+    """Hold a folder; the system gives it back when the process ends, however it does."""
     descriptor = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         end = time.monotonic() + seconds
@@ -170,7 +187,7 @@ def locked(work: Path, *, seconds: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise FedgramError("another server works in the same folder") from None
+                    raise FedgramError(taken) from None
                 time.sleep(0.2)
         yield
     finally:

@@ -6,7 +6,8 @@ operator gives with the node's key, a node may speak for device N alone.
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fedgram.core.errors import FedgramError
 from fedgram.flower.fleet import Fleet, Reply, Request
@@ -47,6 +48,7 @@ class Roster:
         for name, (node, until) in list(self._waiting.items()):
             if now > until or node not in self._names:
                 del self._waiting[name]
+        self._not_before = {n: t for n, t in self._not_before.items() if n in self._names}  # who comes back is asked
         new = [n for n in sorted(self._names) if n not in self._device and self._not_before.get(n, now) <= now]
         job = {"job": self._job}
         requests = [Request(node, "join", {}, job) for node in new]
@@ -80,8 +82,11 @@ class Roster:
         self._device.clear()
         self._not_before.clear()
 
-    def wait_for(self, count: int, seconds: float, *, poll: float = 0.3) -> dict[int, int]:
-        """Wait until so many devices are there."""
+    def wait_for(
+        self, count: int, seconds: float, *, poll: float = 0.3,
+        on_wait: Callable[[Mapping[str, Any]], object] = lambda _: None,
+    ) -> dict[int, int]:  # fmt: skip
+        """Wait until so many devices are there; `on_wait` is told how many are."""
         end = self._clock() + seconds
         self.refresh()
         while len(self.present()) < count:
@@ -89,6 +94,10 @@ class Roster:
                 away = ", ".join(f"{n} {why}" for why, n in self.turned_away.items())
                 there = f"{len(self.present())} of {count} devices are there after {seconds:.0f} s"
                 raise FedgramError(there + (f" (turned away: {away})" if away else ""))
+            on_wait({
+                "there": len(self.present()), "wanted": count, "online": len(self._names),
+                "turned_away": dict(self.turned_away),
+            })  # fmt: skip
             self._sleep(poll)
             self.refresh()
         return self.present()

@@ -46,15 +46,21 @@ class Server:
 
     def round(self, number: int, task: FederatedTask[Any], state: bytes) -> Total:
         """The sum of a round's updates; a round with too few is tried again."""
+        last = ""
+
+        def waiting(about: Mapping[str, Any]) -> None:
+            self.tell("waiting", {"round": number, **about})
+
         for attempt in range(self.plan.attempts):
-            present = self.roster.wait_for(self.plan.wait_for, self.plan.wait_seconds)
+            present = self.roster.wait_for(self.plan.wait_for, self.plan.wait_seconds, on_wait=waiting)
             order = order_of_asking(list(present), seed=self.job.seed, round_number=number, attempt=attempt)
             began = self._clock()
             self.tell("round began", {"round": number, "attempt": attempt, "devices": len(present)})
             try:
                 total, tally = self._attempt(number, task, state, [(device, present[device]) for device in order])
             except Abandoned as why:
-                self.tell("round abandoned", {"round": number, "why": str(why), **why.tally.fields()})
+                last = str(why)
+                self.tell("round abandoned", {"round": number, "why": last, **why.tally.fields()})
                 self._mind(why.tally)
                 self._sleep(min(2.0**attempt, 30.0))
                 continue
@@ -62,7 +68,8 @@ class Server:
             self.tell("round summed", {"round": number, "seconds": seconds, **tally.fields()})
             self._mind(tally)
             return total
-        raise FedgramError(f"round {number} was abandoned {self.plan.attempts} times; the state before it is kept")
+        times = f"{self.plan.attempts} times, the last time because: {last}"
+        raise FedgramError(f"round {number} was abandoned {times}; the state before it is kept")
 
     def _attempt(
         self, number: int, task: FederatedTask[Any], state: bytes, order: list[tuple[int, int]]

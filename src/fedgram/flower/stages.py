@@ -7,12 +7,14 @@ asked; the devices of the federation are.
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import FedgramError
 from fedgram.fedavg.run import RunResult
+from fedgram.federated.secure.settings import SecureSettings
 from fedgram.flower.folder import Folder
 from fedgram.flower.job import FedAvgJob, Job, UnigramJob
 from fedgram.flower.journal import read_status
@@ -43,7 +45,12 @@ def on_federation(folder: Folder, config: RunConfig) -> Callable[[list[Stage]], 
     def change(stages: list[Stage]) -> list[Stage]:
         if any(stage.name == "refit" for stage in stages):
             raise FedgramError("devices of a federation do not count n-grams yet; set refit.run = false")
-        own = {"federation": folder.config.name, "masked_with": folder.config.masked_with}
+        asking = functions.keys() & {stage.name for stage in stages}
+        if "unigrams" in asking:
+            _check_masked(folder, "unigrams.devices_per_round", config.unigrams.devices_per_round)
+        if asking - {"unigrams"}:
+            _check_masked(folder, "training.clients_per_round", config.training.clients_per_round)
+        own = {"federation": _identity(folder), "masked_with": folder.config.masked_with}
         return [
             replace(stage, function=functions[stage.name], config=[stage.config, own])
             if stage.name in functions
@@ -52,6 +59,22 @@ def on_federation(folder: Folder, config: RunConfig) -> Callable[[list[Stage]], 
         ]
 
     return change
+
+
+def _identity(folder: Folder) -> str:
+    """What tells a federation from others: its authority, which stays when certificates are renewed.
+
+    One without TLS is on this machine alone, and has its place there.
+    """
+    return sha256(folder.authority.read_bytes()).hexdigest() if folder.config.tls else str(folder.path.resolve())
+
+
+def _check_masked(folder: Folder, name: str, devices: int) -> None:
+    """Refuse rounds of fewer devices than may be summed."""
+    if masked_with := folder.config.masked_with:
+        SecureSettings(min_devices=masked_with)
+    if devices < masked_with:
+        raise FedgramError(f"{name} = {devices} is less than the federation's masked_with = {masked_with}")
 
 
 def for_federation(config: RunConfig) -> RunConfig:

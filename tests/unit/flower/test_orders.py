@@ -14,7 +14,8 @@ from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
 from fedgram.federated.cohort import CohortPlan
 from fedgram.federated.driver import Devices, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.flower.fleet import Request
+from fedgram.flower.fleet import Lost, Request
+from fedgram.flower.grid_fleet import GridFleet
 from fedgram.flower.job import FedAvgJob, UnigramJob, fedavg_state, job_from_bytes, job_to_bytes
 from fedgram.flower.journal import read_status
 from fedgram.flower.orders import Order, collected, execute, is_held, locked, outcome, trained, write_order
@@ -116,3 +117,43 @@ def test_a_device_computes_what_the_task_computes() -> None:
     update = NETWORK_JOB.update(alone, 3, fedavg_state(state))
     for name in direct.size:
         assert np.array_equal(update.array(name), direct.array(name))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "round-1"), "round-1: no space left on device, on the server"),
+        (ValueError("a word that was typed"), "the ServerApp failed with ValueError; see superlink.log"),
+    ],
+)
+def test_what_nobody_foresaw_is_in_the_outcome_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fedgram.flower.server.write_round", fail)
+    write_order(tmp_path / "work", Order(1, RoundPlan(1, poll=0.01), str(tmp_path)), JOB)
+    with pytest.raises(type(error)):
+        execute(tmp_path / "work", LocalFleet(make_devices(tmp_path, {0: TEXTS[0]})))
+    assert outcome(tmp_path / "work")["error"].startswith(line)
+    assert read_status(tmp_path)["state"] == "run failed"
+    assert "typed" not in (tmp_path / "log.jsonl").read_text() + outcome(tmp_path / "work")["error"]
+
+
+def test_a_run_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    write_order(tmp_path / "work", Order(1, RoundPlan(1), str(tmp_path), masked_with=1), JOB)
+    with pytest.raises(FedgramError):
+        execute(tmp_path / "work", LocalFleet({}))
+    assert "needs between 2 and" in outcome(tmp_path / "work")["error"]
+
+
+def test_a_lost_fleet_is_not_the_end_of_a_run(tmp_path: Path) -> None:
+    class Gone:
+        def get_nodes(self) -> None:
+            raise ConnectionResetError("the SuperLink died")
+
+    write_order(tmp_path / "work", Order(1, RoundPlan(1), str(tmp_path)), JOB)
+    with pytest.raises(Lost, match="ConnectionResetError"):
+        execute(tmp_path / "work", GridFleet(Gone()))
+    assert outcome(tmp_path / "work") == {}

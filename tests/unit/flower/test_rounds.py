@@ -15,7 +15,9 @@ from fedgram.federated.unigram_collection import UnigramState
 from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.fleet import Request
 from fedgram.flower.folder import FederationConfig, Folder
-from fedgram.flower.job import UnigramJob
+from fedgram.flower.job import UnigramJob, job_to_bytes
+from fedgram.flower.journal import Journal, read_status
+from fedgram.flower.roster import Roster
 from fedgram.flower.rounds import RoundPlan, order_of_asking
 from fedgram.flower.server import Server, run_unigrams
 from fedgram.flower.stages import round_plan
@@ -119,7 +121,7 @@ def test_too_few_reports_abandon_the_round_and_nothing_is_kept(tmp_path: Path) -
     fleet = LocalFleet(make_devices(tmp_path, TEXTS), misbehave)
     plan = RoundPlan(12, 1.0, minimum=5, deadline=10, wait_for=12, attempts=2)
     server, told = make_server(fleet, plan)
-    with pytest.raises(FedgramError, match="round 1 was abandoned 2 times"):
+    with pytest.raises(FedgramError, match="abandoned 2 times, the last time because: 1 of at least 5 reports"):
         run_unigrams(server, JOB, 2, tmp_path / "ledger", {})
     assert not (tmp_path / "ledger").exists()
     assert "1 of at least 5 reports by the deadline" in str(
@@ -214,6 +216,41 @@ def test_a_device_that_forgot_the_job_is_sent_it_again(tmp_path: Path) -> None:
     state = run_unigrams(server, JOB, 2, tmp_path / "ledger", {})
     assert [part.devices for part in state.rounds] == [11, 11]
     assert sum(request.action == "join" for request in fleet.sent) in (12, 24)
+
+
+def test_a_device_that_went_away_and_came_back_is_asked_at_once(tmp_path: Path) -> None:
+    clock, silent = Clock(), [True]
+
+    class Away(LocalFleet):
+        """Node 101 counts as there at first, as after a restart of the server; then as gone, until it is up again."""
+
+        def nodes(self) -> dict[int, str]:
+            silent[0] = clock() < 40
+            return {node: "" for node in self.devices if node != 101 or clock() < 24 or clock() > 40}
+
+    fleet = Away(
+        make_devices(tmp_path, {n: TEXTS[n] for n in range(3)}),
+        lambda request, reply: None if request.node == 101 and silent[0] else reply,
+    )
+    roster = Roster(fleet, job_to_bytes(JOB), clock=clock, sleep=clock.sleep)
+    assert roster.wait_for(3, 600) == {0: 100, 1: 101, 2: 102}
+    assert clock() < 45
+
+
+def test_a_wait_for_devices_can_be_seen(tmp_path: Path) -> None:
+    devices = make_devices(tmp_path, {0: ["hello you"], 1: [], 2: ["it is my day"]})
+    server, told = make_server(LocalFleet(devices), RoundPlan(3, 1.0, wait_for=3, wait_seconds=20))
+    with pytest.raises(FedgramError, match="2 of 3 devices are there"):
+        run_unigrams(server, JOB, 1, tmp_path / "ledger", {})
+    waiting = {"round": 1, "there": 2, "wanted": 3, "online": 3, "turned_away": {"not ready": 1}}
+    assert ("waiting", waiting) in told
+    journal = Journal(tmp_path, "unigrams", 1)
+    journal.tell("waiting", waiting)
+    status = read_status(tmp_path)
+    assert status["waiting"] == waiting
+    assert status["state"] == "waiting for devices: 2 of 3 are there, 3 online (turned away so far: 1 not ready)"
+    journal.tell("round began", {"round": 1})
+    assert read_status(tmp_path)["waiting"] == {}
 
 
 def test_a_device_with_too_little_text_is_not_asked(tmp_path: Path) -> None:
