@@ -14,7 +14,6 @@ from typing import Any
 
 from fedgram.core.errors import FedgramError
 from fedgram.fedavg.run import RunResult
-from fedgram.federated.secure.settings import SecureSettings
 from fedgram.flower.folder import Folder
 from fedgram.flower.job import FedAvgJob, Job, UnigramJob
 from fedgram.flower.journal import read_status
@@ -71,9 +70,7 @@ def _identity(folder: Folder) -> str:
 
 def _check_masked(folder: Folder, name: str, devices: int) -> None:
     """Refuse rounds of fewer devices than may be summed."""
-    if masked_with := folder.config.masked_with:
-        SecureSettings(min_devices=masked_with)
-    if devices < masked_with:
+    if devices < (masked_with := folder.config.masked_with):
         raise FedgramError(f"{name} = {devices} is less than the federation's masked_with = {masked_with}")
 
 
