@@ -5,11 +5,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ import click
 from fedgram.cli.console import json_option, output_path, secure_option, show, steps
 from fedgram.cli.networks import check_start, coding_for, device_option, network_shape, presets_table
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.parent import end_with
 from fedgram.core.storage import atomic_write
 
 
@@ -121,7 +121,7 @@ def command(**options: Any) -> None:
         _start_workers(workers)
         return
     if parent := os.environ.get("FEDGRAM_PARENT"):
-        threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+        end_with(int(parent))
     _train(str(device), options)
 
 
@@ -148,13 +148,6 @@ def _start_workers(count: int) -> None:
                 process.wait()
     if code:
         raise click.exceptions.Exit(code)
-
-
-def _end_with(parent: int) -> None:
-    """End this worker when whoever started it has gone, killed perhaps."""
-    while os.getppid() == parent:
-        sleep(1.0)
-    os._exit(1)
 
 
 def _train(device: str, options: dict[str, Any]) -> None:

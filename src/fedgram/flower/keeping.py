@@ -1,7 +1,6 @@
 """Keeping Flower's processes up: one that ends is started again, after a while, until it is told to end."""
 
 import errno
-import fcntl
 import socket
 import ssl
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.flower.folder import CONFIG, Folder
+from fedgram.flower.locks import locked
 
 _STEADY = 30.0  # seconds after which a process is taken to have worked
 _ATTEMPTS = 5
@@ -121,13 +121,9 @@ def check_free(host: str, port: int, remedy: str) -> None:
 
 @contextmanager
 def alone(home: Path, what: str) -> Iterator[None]:
-    """Hold a folder's lock, which the system drops when the process ends, however it does."""
+    """Be the only one to keep the process of a folder up."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (home / "lock").open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FedgramError(f"{what} already, by another process on this machine") from None
+    with locked(home, seconds=0, taken=f"{what} already, by another process on this machine", name=".kept"):
         yield
 
 

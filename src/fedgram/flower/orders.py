@@ -7,12 +7,8 @@
 The folder outlives both processes, so a run goes on where it was whoever dies. Whoever works in it holds its lock.
 """
 
-import fcntl
 import json
-import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +20,7 @@ from fedgram.flower.fleet import Fleet, Lost
 from fedgram.flower.job import FedAvgJob, Job, UnigramJob, job_from_bytes, job_to_bytes
 from fedgram.flower.journal import Journal
 from fedgram.flower.ledger import read_rounds
+from fedgram.flower.locks import locked
 from fedgram.flower.rounds import RoundPlan
 from fedgram.flower.server import Server, run_fedavg, run_unigrams
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from fedgram.federated.unigram_collection import UnigramState
     from fedgram.neural.network import Network
 
-ORDER, JOB, START, ROUNDS, OUTCOME, LOCK = "order.json", "job", "start.safetensors", "rounds", "outcome.json", ".lock"
+ORDER, JOB, START, ROUNDS, OUTCOME = "order.json", "job", "start.safetensors", "rounds", "outcome.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,34 +170,3 @@ def outcome(work: Path) -> dict[str, Any]:
 def _write_outcome(work: Path, content: Mapping[str, Any]) -> None:
     with atomic_write(work / OUTCOME) as file:
         file.write(json.dumps(content).encode())
-
-
-@contextmanager
-def locked(work: Path, *, seconds: float, taken: str = "another server works in the same folder") -> Iterator[None]:
-    """Hold a folder; the system gives it back when the process ends, however it does."""
-    descriptor = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise FedgramError(taken) from None
-                time.sleep(0.2)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def is_held(work: Path) -> bool:
-    """Whether a process works in the folder."""
-    descriptor = os.open(work / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

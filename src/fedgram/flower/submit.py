@@ -17,7 +17,8 @@ from fedgram.core.storage import atomic_write
 from fedgram.flower.control import Unreachable, run_status, start_run, stop_run
 from fedgram.flower.folder import Folder
 from fedgram.flower.journal import read_status
-from fedgram.flower.orders import is_held, locked, outcome
+from fedgram.flower.locks import is_held, locked
+from fedgram.flower.orders import outcome
 
 RUN = "run.json"  # which run was started last, and for which orders
 _LOOK = 0.5

@@ -8,8 +8,9 @@ in a process that ends with the message, as before.
 import os
 import signal
 import sys
-import threading
 import time
+
+from fedgram.core.parent import end_with
 
 _POLL = 0.2
 
@@ -48,7 +49,7 @@ def _run(address: str, token: str, parent: int) -> None:
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.02)
         return
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with(os.getppid())
     code = 1
     try:
         from flwr.supernode.runtime.run_clientapp import run_clientapp
@@ -60,13 +61,6 @@ def _run(address: str, token: str, parent: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _end_with(worker: int) -> None:
-    """End this process when the one that forked it has gone, killed perhaps."""
-    while os.getppid() == worker:
-        time.sleep(_POLL)
-    os._exit(1)
 
 
 def _load() -> None:

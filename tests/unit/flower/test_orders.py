@@ -18,7 +18,8 @@ from fedgram.flower.fleet import Lost, Request
 from fedgram.flower.grid_fleet import GridFleet
 from fedgram.flower.job import FedAvgJob, UnigramJob, fedavg_state, job_from_bytes, job_to_bytes
 from fedgram.flower.journal import read_status
-from fedgram.flower.orders import Order, collected, execute, is_held, locked, outcome, trained, write_order
+from fedgram.flower.locks import is_held, locked
+from fedgram.flower.orders import Order, collected, execute, outcome, trained, write_order
 from fedgram.flower.rounds import RoundPlan
 from fedgram.neural.model import ModelShape, initial_weights
 from fedgram.neural.network import Coding, Network, as_arrays

@@ -9,7 +9,8 @@ from fedgram.flower import submit
 from fedgram.flower.control import Unreachable
 from fedgram.flower.folder import FederationConfig, Folder, make_folder
 from fedgram.flower.journal import Journal
-from fedgram.flower.orders import OUTCOME, locked
+from fedgram.flower.locks import locked
+from fedgram.flower.orders import OUTCOME
 from fedgram.flower.submit import carry_out
 
 
