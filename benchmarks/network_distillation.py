@@ -89,21 +89,22 @@ def main() -> None:
         f"KL minimum: {fitted.before - (entropy or 0):.3f} → {fitted.after - (entropy or 0):.3f} nats a sentence", took
     )
     if device.type == "cuda":
-        for part, share in shares(lambda: count_samples(counting, min(given.samples, 1 << 19), how)).items():
+        for part, share in shares(lambda: count_samples(counting, min(given.samples, 1 << 21), how)).items():
             rows.append({"task": f"… of the GPU's time: {part}", "rate": f"{share:.1%}"})
     save("network_distillation", rows)
 
 
 def shares(work: Callable[[], object]) -> dict[str, float]:
-    """The share of the GPU's busy time by part, and how much of the time it was busy."""
+    """The share of the GPU's busy time by part, and how much of the time it is busy when no profiler looks on."""
     from torch.profiler import ProfilerActivity, profile
 
-    torch.cuda.synchronize()
-    began = perf_counter()
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+    def complete() -> None:
         work()
         torch.cuda.synchronize()
-        seconds = perf_counter() - began
+
+    _, seconds = timed(complete)
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
+        complete()
     spent: dict[str, float] = {}
     for event in trace.key_averages():
         part = next((p for name, p in PARTS.items() if name in event.key), "other")

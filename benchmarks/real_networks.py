@@ -1,7 +1,7 @@
 """Networks trained on real users' text, where text and GPU are on different machines.
 
     python -m benchmarks.real_networks pack users.parquet supplement.txt U.unigrams -o en_us.npz   (beside the text)
-    python -m benchmarks.real_networks train en_us-W_30K en_us.npz [--pieces P.model] -o FOLDER    (beside the GPU)
+    python -m benchmarks.real_networks train en_us-W_30K… en_us.npz [--pieces P.model] -o FOLDER   (beside the GPU)
     python -m benchmarks.real_networks precision en_us-W_30K en_us.npz -o FOLDER                (bf16 against float32)
     python -m benchmarks.real_networks show FOLDER… -o docs/results                                (curves and a table)
 
@@ -13,6 +13,7 @@ on dev users; en_us-W_30K-paper is the paper's server, which diverges. The suppl
 import argparse
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,7 +30,10 @@ KNOWN_WORDS = 30_000
 
 @dataclass(frozen=True)
 class Recipe:
-    """Rounds of 500 clients after epochs on the supplement; batches are rows × length; the norm limits updates."""
+    """Rounds of 500 clients after epochs on the supplement; batches are rows × length; the norm limits updates.
+
+    The start is the training on the supplement: its largest rate, and the rows of its batches.
+    """
 
     rounds: int
     rows: int
@@ -41,11 +45,13 @@ class Recipe:
     norm: float = 2.0
     schedule: str = "cosine"
     sentences: int = 64
+    start_rate: float = 4e-3
+    start_rows: int = 512
 
 
 RECIPES = {
-    "en_us-W_30K": Recipe(856, 6, 21, 2, 0.2, "adam", 0.015),
-    "en_us-W_30K-paper": Recipe(400, 6, 21, 2, 0.5, "nesterov", 1.0, norm=0.5, schedule="constant"),
+    "en_us-W_30K": Recipe(480, 6, 21, 2, 0.3, "adam", 0.06, 4.0, sentences=256, start_rate=2e-3, start_rows=128),
+    "en_us-W_30K-paper": Recipe(400, 6, 21, 2, 0.5, "nesterov", 1.0, 1.0, "constant", 64, 2e-3, 128),
     "en_us-P_4K-L": Recipe(382, 5, 25, 1, 0.2, "adam", 0.015),
     "pt_br-W_30K": Recipe(500, 4, 32, 2, 0.2, "adam", 0.01),
     "pt_br-P_4K-L": Recipe(330, 4, 40, 2, 0.15, "adam", 0.01),
@@ -71,18 +77,17 @@ def pack(users: Path, supplement: Path, unigrams: Path, out: Path) -> None:
 
 
 class Setting:
-    """A recipe's data, and the start that it trains from: the population's words in the ids of the network."""
+    """What recipes with the same start share: the population's words in the ids of a network, and its first weights."""
 
-    def __init__(self, name: str, data: Path, pieces: Path | None) -> None:
+    def __init__(self, preset: str, data: Path, pieces: Path | None, epochs: int, rate: float, rows: int) -> None:
         from fedgram.federated.driver import Devices
         from fedgram.neural.central_training import CentralTraining, train_centrally
         from fedgram.neural.devices import choose_device
         from fedgram.neural.model import PRESETS, ModelShape, initial_weights
         from fedgram.neural.network import as_arrays, piece_coding, word_coding
 
-        self.name, self.recipe, self.device = name, RECIPES[name], choose_device("auto")
-        self.preset = name.split("-", 1)[1].removesuffix("-paper")
-        preset = PRESETS[self.preset].shape
+        began = perf_counter()
+        self.device, self.preset, shape = choose_device("auto"), preset, PRESETS[preset].shape
         z = np.load(data, allow_pickle=False)
         words, ids, frequent, other = (
             z[n].tobytes().decode().split("\n") for n in ("words", "ids", "frequent", "supplement_words")
@@ -93,22 +98,20 @@ class Setting:
         frequency = dict.fromkeys(frequent, 1.0)
         self.pieces, self.coding = pieces is not None, (
             piece_coding(pieces.read_bytes(), frequency, KNOWN_WORDS) if pieces
-            else word_coding(frequency, preset.words)
+            else word_coding(frequency, shape.words)
         )  # fmt: skip
-        self.shape = ModelShape(
-            len(self.coding.vocabulary), preset.embedding, preset.hidden, preset.layers, preset.cell
-        )
+        self.shape = ModelShape(len(self.coding.vocabulary), shape.embedding, shape.hidden, shape.layers, shape.cell)
         own = self.coding.codes(self.population.words)
         clients = self.population.clients("train")
         self.devices = Devices(self.population, own if pieces else own.values, clients)
         codes = self.coding.codes(other).take(z["supplement"])
-        central = CentralTraining(epochs=self.recipe.epochs, learning_rate=4e-3, rows=512)
         weights = {n: w.to(self.device) for n, w in initial_weights(self.shape, seed=3).items()}
         text = Ragged(codes.values, codes.offsets[z["supplement_offsets"]])
-        self.start = as_arrays(train_centrally(self.shape, weights, text, central))
+        self.start = as_arrays(train_centrally(self.shape, weights, text, CentralTraining(epochs, rate, rows)))
+        print(f"{preset}: a start after {perf_counter() - began:.0f} s", flush=True)
 
-    def train(self, rounds: int, *, gradient_norm: float | None = None) -> Any:
-        """Train by the recipe; a limit on gradients, however large, has torch differentiate in single precision."""
+    def train(self, name: str, rounds: int, *, gradient_norm: float | None = None) -> Any:
+        """Train by a recipe; a limit on gradients, however large, has torch differentiate in single precision."""
         from fedgram.fedavg.run import Moment, RunOptions, train
         from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
         from fedgram.federated.averaging import ServerStep
@@ -116,7 +119,7 @@ class Setting:
         from fedgram.neural.local_training import LocalTraining
         from fedgram.neural.scoring import text_to_score
 
-        recipe, name = self.recipe, self.name
+        recipe = RECIPES[name]
         plan = TrainingPlan(
             LocalTraining(recipe.client_rate, gradient_norm), recipe.rows, recipe.length,
             max_sentences=recipe.sentences, update_norm=recipe.norm,
@@ -127,10 +130,10 @@ class Setting:
         def tell(moment: Moment) -> None:
             if s := moment.scores:
                 if not s.perplexity < 1e5:
-                    raise SystemExit(f"{name} diverged in round {moment.round}")
+                    raise Diverged(f"{name} diverged in round {moment.round}")
                 print(
                     f"{name}: round {moment.round}, loss {moment.loss:.4f}, dev SLL^e {s.sll_e:.3f}, "
-                    f"top-1 {s.top1 or float('nan'):.2f} %, {moment.tokens_per_second / 1e6:.2f}M tokens/s", flush=True,
+                    f"top-1 {float('nan') if s.top1 is None else s.top1:.2f} %, {moment.tokens_per_second / 1e6:.2f}M tokens/s", flush=True,
                 )  # fmt: skip
 
         dev = text_to_score(self.coding, self.population, self.population.clients("dev"))
@@ -140,17 +143,30 @@ class Setting:
         )  # fmt: skip
 
 
+class Diverged(Exception):
+    """Training has left the weights where nothing can be learnt any more."""
+
+
+@cache
+def _setting(*start: Any) -> Setting:
+    return Setting(*start)
+
+
+def setting_of(name: str, data: Path, pieces: Path | None) -> Setting:
+    """The recipe's setting, made once for all recipes that begin alike."""
+    recipe, preset = RECIPES[name], name.split("-", 1)[1].removesuffix("-paper")
+    return _setting(preset, data, pieces, recipe.epochs, recipe.start_rate, recipe.start_rows)
+
+
 def train(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int | None) -> None:
     """Train by the recipe; writes the network with its curve."""
     from fedgram.neural.network import Network, write_network
 
-    began, rounds = perf_counter(), rounds or RECIPES[name].rounds
-    setting = Setting(name, data, pieces)
-    print(f"{name}: a start after {perf_counter() - began:.0f} s", flush=True)
-    result = setting.train(rounds)
+    rounds, setting, began = rounds or RECIPES[name].rounds, setting_of(name, data, pieces), perf_counter()
+    result = setting.train(name, rounds)
     about = {
         "preset": setting.preset, "curve": result.story["dev"], "rounds": rounds, "seconds": perf_counter() - began,
-        "recipe": str(setting.recipe),
+        "recipe": str(RECIPES[name]),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     network = Network(setting.shape, result.weights, setting.coding, about)
@@ -160,11 +176,10 @@ def train(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int 
 
 def precision(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int | None) -> None:
     """Train some rounds twice from the same start, in the kernels' precision and in single; writes both loss curves."""
-    setting = Setting(name, data, pieces)
-    curves = {}
+    setting, curves = setting_of(name, data, pieces), {}
     for what, limit in (("bf16 and TF32", None), ("single precision", 1e9)):
         print(what, flush=True)
-        story = setting.train(rounds or 20, gradient_norm=limit).story
+        story = setting.train(name, rounds or 20, gradient_norm=limit).story
         curves[what] = {"loss": story["loss"], "dev": story["dev"]}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"precision-{name}.json").write_text(json.dumps(curves))
@@ -201,7 +216,7 @@ def main() -> None:
     for name in ("users", "supplement", "unigrams"):
         packing.add_argument(name, type=Path)
     for way in (training, comparing):
-        way.add_argument("name", choices=RECIPES)
+        way.add_argument("names", choices=RECIPES, nargs="+", metavar="name", help=", ".join(RECIPES))
         way.add_argument("data", type=Path)
         way.add_argument("--pieces", type=Path)
         way.add_argument("--rounds", type=int)
@@ -213,7 +228,11 @@ def main() -> None:
         pack(given.users, given.supplement, given.unigrams, given.output)
     elif given.way != "show":
         work = train if given.way == "train" else precision
-        work(given.name, given.data, given.pieces, given.output, given.rounds)
+        for name in given.names:
+            try:
+                work(name, given.data, given.pieces, given.output, given.rounds)
+            except Diverged as error:
+                print(error, flush=True)
     else:
         show(given.folders, given.output)
 
