@@ -6,8 +6,8 @@
     python -m benchmarks.real_networks show FOLDER… -o docs/results                                (curves and a table)
 
 The GPU's machine needs torch, triton, numpy, numba and safetensors alone. `RECIPES` has the settings, which were found
-on dev users; en_us-W_30K-paper is the paper's server, which diverges. The supplement is read as `fedgram data normalize
---uncased` writes it.
+on dev users; en_us-W_30K-paper has the paper's server and client rate. The supplement is read as `fedgram data
+normalize --uncased` writes it.
 """
 
 import argparse
@@ -131,9 +131,10 @@ class Setting:
             if s := moment.scores:
                 if not s.perplexity < 1e5:
                     raise Diverged(f"{name} diverged in round {moment.round}")
+                top1 = "" if s.top1 is None else f"top-1 {s.top1:.2f} %, "
                 print(
-                    f"{name}: round {moment.round}, loss {moment.loss:.4f}, dev SLL^e {s.sll_e:.3f}, "
-                    f"top-1 {float('nan') if s.top1 is None else s.top1:.2f} %, {moment.tokens_per_second / 1e6:.2f}M tokens/s", flush=True,
+                    f"{name}: round {moment.round}, loss {moment.loss:.4f}, dev SLL^e {s.sll_e:.3f}, {top1}"
+                    f"{moment.tokens_per_second / 1e6:.2f}M tokens/s", flush=True,
                 )  # fmt: skip
 
         dev = text_to_score(self.coding, self.population, self.population.clients("dev"))

@@ -11,13 +11,14 @@ from fedgram.neural.batching import reading_batches
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, hidden_outputs, logits
 
-_POSITIONS = 2048  # computed at once
+_POSITIONS = {"cpu": 256}  # computed at once, else 2048; a CPU's few lie in memory that was used before
 
 
 def next_word_log_probs(shape: ModelShape, weights: Weights, sentences: Ragged) -> Iterator[NDArray[np.float32]]:
     """Rows of log-probabilities: for each sentence, in order, one before each word and one after the last."""
     device, lengths = weights["embedding"].device, np.diff(sentences.offsets)
-    for chosen, words, _ in reading_batches(sentences, np.arange(len(sentences)), _POSITIONS):
+    at_once = _POSITIONS.get(device.type, 2048)
+    for chosen, words, _ in reading_batches(sentences, np.arange(len(sentences)), at_once):
         asked = torch.from_numpy(np.arange(words.shape[1]) <= lengths[chosen][:, None]).to(device)
         with torch.no_grad():
             scores = logits(weights, hidden_outputs(shape, weights, torch.from_numpy(words).to(device)))

@@ -24,7 +24,8 @@ from fedgram.text.normalize import PLACEHOLDERS
 from fedgram.text.population import Population
 from fedgram.text.vocabulary import EOS, SPECIAL, UNK
 
-_POSITIONS = 4096  # scored at once
+_POSITIONS = 4096  # read at once
+_SCORES_AT_ONCE = 128  # rows of scores on a CPU: small enough to lie in memory that was used before
 NO_RANK = np.iinfo(np.int64).max
 
 
@@ -112,11 +113,20 @@ def _look_up(
     shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, ranks: bool
 ) -> tuple[FloatArray, LongArray]:
     """Log p of every target, and how many words are more probable."""
-    scores = logits(weights, hidden_outputs(shape, weights, words))
-    wanted = scores.gather(-1, targets.unsqueeze(-1))
-    log_p = (wanted.squeeze(-1) - scores.logsumexp(dim=-1)).double().cpu().numpy()
-    if not ranks:
-        return log_p, np.zeros(log_p.shape, np.int64)
-    above = scores[..., len(SPECIAL) :] > wanted
-    rank = above.sum(dim=-1).masked_fill(targets == UNK, NO_RANK).cpu().numpy()
+    hidden = hidden_outputs(shape, weights, words).flatten(0, 1)
+    few = _SCORES_AT_ONCE if hidden.device.type == "cpu" else len(hidden)
+    found = [
+        _look_up_few(weights, *at, ranks) for at in zip(hidden.split(few), targets.flatten().split(few), strict=True)
+    ]
+    log_p, rank = (torch.cat(parts).view(targets.shape).cpu().numpy() for parts in zip(*found, strict=True))
     return log_p, rank
+
+
+def _look_up_few(weights: Weights, hidden: Tensor, targets: Tensor, ranks: bool) -> tuple[Tensor, Tensor]:
+    scores = logits(weights, hidden.unsqueeze(0)).squeeze(0)
+    wanted = scores.gather(-1, targets.unsqueeze(-1))
+    log_p = (wanted.squeeze(-1) - scores.logsumexp(dim=-1)).double()
+    if not ranks:
+        return log_p, torch.zeros_like(targets)
+    above = scores[:, len(SPECIAL) :] > wanted
+    return log_p, above.sum(dim=-1).masked_fill(targets == UNK, NO_RANK)
