@@ -310,7 +310,7 @@ def test_a_full_disk_leaves_a_workspace_to_go_on_with(done: Path, config: Path, 
     assert [line for line in failed.stderr.splitlines() if line.startswith("fedgram: ")] == [
         failed.stderr.splitlines()[-1]
     ]
-    assert "file too large" in failed.stderr
+    assert "R_P_start.safetensors: file too large; in the stage " in failed.stderr
     assert "Traceback" not in failed.stderr
     assert (workspace / "manifest.json").read_bytes() == before
     subprocess.run(command, check=True, capture_output=True)

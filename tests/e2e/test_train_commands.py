@@ -1,5 +1,6 @@
 """Federated training from the command line: it learns, resumes wherever it is killed, and refuses nonsense."""
 
+import os
 import random
 import signal
 import subprocess
@@ -103,6 +104,27 @@ def test_workers_end_with_whoever_started_them(folder: Path, tmp_path: Path) -> 
     while any(runs(worker) for worker in workers):
         assert time.monotonic() < end, "a worker is left behind"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("when", ["before they meet", "while they train"])
+def test_a_lost_worker_ends_the_others_with_a_line(folder: Path, tmp_path: Path, when: str) -> None:
+    output = tmp_path / "R.safetensors"
+    command = arguments(folder, output, "--rounds", 1000)
+    command[command.index("--workers") + 1] = "2"
+    command = [sys.executable, "-m", "fedgram", *command]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            process.kill()
+            pytest.skip("this system does not list the children of a process")
+        while len(children.read_text().split()) < 2 or (when == "while they train" and not newest(output)):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(int(children.read_text().split()[1]), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "Traceback" not in said
+    assert "worker was ended by signal 9" in said or "another process of this training or counting has gone" in said
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])

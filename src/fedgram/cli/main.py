@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         return _fail(error.format_message())
     except FedgramError as error:
-        return _fail(str(error))
+        return _fail(str(error), error)
     except ModuleNotFoundError as error:
         if error.name not in _EXTRAS:
             raise
@@ -111,7 +111,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no second complaint at exit
         return 141
     except OSError as error:
-        return _fail(_describe(error))
+        return _fail(_describe(error), error)
     except MemoryError:
         return _fail("out of memory; use a smaller corpus, vocabulary or order")
 
@@ -122,6 +122,7 @@ def _describe(error: OSError) -> str:
     return place + reason + ("; free some space and try again" if error.errno == errno.ENOSPC else "")
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, error: Exception | None = None) -> int:
+    message = "; ".join([message, *getattr(error, "__notes__", ())])
     click.echo("fedgram: " + " ".join(message.split()), err=True)
     return 2

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import click
@@ -18,6 +18,8 @@ from fedgram.cli.networks import check_start, coding_for, device_option, network
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.parent import end_with
 from fedgram.core.storage import atomic_write
+
+_LOOK, _LAST_WORDS = 0.1, 10.0  # seconds
 
 
 def _list_presets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -140,14 +142,34 @@ def _start_workers(count: int) -> None:
             for rank in range(count)
         ]  # fmt: skip
         try:
-            code = running[0].wait()
+            code = _await_first(running)
         finally:
             for process in running:
                 process.terminate()
             for process in running:
-                process.wait()
+                try:
+                    process.wait(_LAST_WORDS)
+                except subprocess.TimeoutExpired:  # one that waits for others in torch does not hear of it
+                    process.kill()
+                    process.wait()
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _await_first(running: "list[subprocess.Popen[bytes]]") -> int:
+    """The exit code of the first process, which speaks for all, also of what ends them all.
+
+    It would wait for ever for another one that was lost before they met.
+    """
+    while (code := running[0].poll()) is None:
+        if lost := next((process.returncode for process in running[1:] if process.poll()), 0):
+            try:
+                return running[0].wait(_LAST_WORDS)
+            except subprocess.TimeoutExpired:
+                how = f"ended with code {lost}" if lost > 0 else f"was ended by signal {-lost}"
+                raise FedgramError(f"a worker {how}; go on with --resume, or with fewer --workers") from None
+        sleep(_LOOK)
+    return code
 
 
 def _train(device: str, options: dict[str, Any]) -> None:

@@ -52,8 +52,10 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO
                 os.fsync(file.fileno())
         Path(temporary).chmod(0o666 & ~_UMASK)
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk does not say where
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

@@ -5,7 +5,8 @@ Sums over all ranks make them agree again. Sums are integers, so they do not dep
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,9 @@ class Ranks:
     def add(self, tensors: list[Tensor]) -> None:
         """Replace integer tensors by their sums over all ranks."""
         if self.size > 1:
-            for tensor in tensors:
-                torch.distributed.all_reduce(tensor)
+            with _together():
+                for tensor in tensors:
+                    torch.distributed.all_reduce(tensor)
 
     def sum(self, arrays: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """The sums of integer arrays over all ranks."""
@@ -42,13 +44,25 @@ class Ranks:
         if self.size == 1:
             return numbers
         shared = torch.tensor(numbers, dtype=torch.float64)
-        torch.distributed.broadcast(shared, 0)
+        with _together():
+            torch.distributed.broadcast(shared, 0)
         return [float(x) for x in shared]
 
     def close(self) -> None:
         """Leave the group."""
         if self.size > 1:
             torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """What all ranks do at once; an error there is that another one has gone, or cannot be reached."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise FedgramError(
+            "another process of this training or counting has gone; start again, and it goes on from what is kept"
+        ) from error
 
 
 def join_ranks() -> Ranks:

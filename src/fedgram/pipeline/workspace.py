@@ -115,7 +115,11 @@ class Workspace:
             reason = self._reason(stage)
             on_stage(stage, reason)
             if reason:
-                self._run(stage, begin)
+                try:
+                    self._run(stage, begin)
+                except (FedgramError, OSError) as error:
+                    error.add_note(f"in the stage {stage.name}")
+                    raise
             else:
                 self._clear(stage.name)  # a run that was killed at its very end leaves an empty working folder
 
