@@ -3,15 +3,19 @@
     python -m benchmarks.gpu_kernels [--preset W_30K] [--clients 500] [--rows 8] [--length 12]
 
 First a step of a few clients is taken by the kernels and by the plain functions in single precision, from the same
-weights: by weight, the length of the difference of the two changes against that of the change. Kernels that are wrong
-on this GPU, though right in Triton's interpreter, show here. Then each inner function of `neural/explicit_step.py` is
-timed by itself, and its bytes, each counted once, are compared with what a copy moves in that time.
+weights: by weight, the length of the difference of the two changes against that of the change, and beside it what comes
+of rounding the operands of the recurrence to bfloat16 alone. Kernels that are wrong on this GPU, though right in
+Triton's interpreter, show here; without a GPU the rounding is all there is. Then each inner function of
+`neural/explicit_step.py` is timed by itself, and its bytes, each counted once, are compared with what a copy moves in
+that time.
 """
 
 import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from benchmarks.federated_training import copied_bytes_a_second
@@ -24,30 +28,46 @@ from fedgram.neural.model import PRESETS, ModelShape, initial_weights, layer_wei
 Weights = dict[str, Tensor]
 
 
-def stacked(shape: ModelShape, clients: int) -> Weights:
+def stacked(shape: ModelShape, clients: int, device: str = "cuda") -> Weights:
     """Clients that begin at slightly different weights."""
     torch.manual_seed(1)
-    start = {name: w.cuda() for name, w in initial_weights(shape, seed=1).items()}
-    return {name: w + 0.01 * torch.randn(clients, *w.shape, device="cuda") for name, w in start.items()}
+    start = {name: w.to(device) for name, w in initial_weights(shape, seed=1).items()}
+    return {name: w + 0.01 * torch.randn(clients, *w.shape, device=device) for name, w in start.items()}
 
 
-def compared(shape: ModelShape, rows: int, length: int) -> list[dict[str, object]]:
-    """How far the kernels' change of each weight is from the plain functions'."""
-    start = stacked(shape, 3)
-    words, targets = torch.randint(3, shape.words, (2, 3, length, rows), device="cuda")
+def rounded(x: Tensor) -> Tensor:
+    return x.to(torch.bfloat16).to(x.dtype)
+
+
+def rounded_products(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
+    explicit_step.multiply(rounded(x), weight, scale, out, add=add)
+
+
+ROUNDED = SimpleNamespace(**{**vars(explicit_step), "prepare": rounded, "multiply": rounded_products})
+
+
+def compared(shape: ModelShape, rows: int, length: int, device: str) -> list[dict[str, object]]:
+    """How far the change of each weight is from the plain functions', with operands rounded and by the kernels."""
+    start = stacked(shape, 3, device)
+    words, targets = torch.randint(3, shape.words, (2, 3, length, rows), device=device)
     targets[0, -1] = -1
-    rate, ends = torch.full((1,), 0.5, device="cuda"), []
-    with torch.no_grad():
-        for inner in (explicit_step, gpu_kernels):
-            ends.append({name: w.clone() for name, w in start.items()})
-            ends[-1]["loss"] = explicit_step.descend(shape, ends[-1], words, targets, rate, inner)
+    rate = torch.full((1,), 0.5, device=device)
+
+    def after(inner: Any) -> Weights:
+        weights = {name: w.clone() for name, w in start.items()}
+        with torch.no_grad():
+            return {**weights, "loss": explicit_step.descend(shape, weights, words, targets, rate, inner)}
+
+    plain = after(explicit_step)
+    others = {"of rounding alone": after(ROUNDED)} | (
+        {"of the kernels": after(gpu_kernels)} if device == "cuda" else {}
+    )
     found = []
-    for name, plain in ends[0].items():
-        before = start.get(name, torch.zeros_like(plain))
-        difference = float((ends[1][name] - plain).norm() / (plain - before).norm())
-        found.append(
-            {"weight": name, "difference": f"{difference:.2e}", "finite": bool(ends[1][name].isfinite().all())}
-        )
+    for name, end in plain.items():
+        length_of_change = (end - start.get(name, torch.zeros_like(end))).norm()
+        differences = {who: float((other[name] - end).norm() / length_of_change) for who, other in others.items()}
+        finite = all(bool(other[name].isfinite().all()) for other in others.values())
+        found.append({"weight": name, **{who: f"{d:.2e}" for who, d in differences.items()}, "finite": finite})
     return found
 
 
@@ -112,7 +132,10 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=12)
     given = parser.parse_args()
     shape = PRESETS[given.preset].shape
-    save("gpu_kernels_compared", compared(shape, given.rows, given.length))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    save("gpu_kernels_compared", compared(shape, given.rows, given.length, device))
+    if device == "cpu":
+        return
     speed, rows = copied_bytes_a_second(), []
     for name, size, work in inner_functions(shape, given.clients, given.rows, given.length):
         took = seconds(work)

@@ -6,13 +6,13 @@
     python -m benchmarks.real_networks show FOLDER… -o docs/results                                (curves and a table)
 
 The GPU's machine needs torch, triton, numpy, numba and safetensors alone. `RECIPES` has the settings, which were found
-on dev users; en_us-W_30K-paper has the paper's server and client rate. The supplement is read as `fedgram data
-normalize --uncased` writes it.
+on dev users; en_us-W_30K-paper has the paper's server and client rate; `--with sentences=1024 --with norm=8` changes
+them for one run. The supplement is read as `fedgram data normalize --uncased` writes it.
 """
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter
@@ -210,6 +210,15 @@ def show(folders: list[Path], out: Path) -> None:
     print("\n".join(lines))
 
 
+def _change(text: str) -> tuple[str, Any]:
+    """A setting of a recipe, and its value."""
+    name, _, value = text.partition("=")
+    kinds: dict[str, Any] = {f.name: f.type for f in fields(Recipe)}
+    if name not in kinds:
+        raise argparse.ArgumentTypeError(f"{name} is no setting; there are {', '.join(kinds)}")
+    return name, kinds[name](value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(dest="way", required=True)
@@ -221,6 +230,7 @@ def main() -> None:
         way.add_argument("data", type=Path)
         way.add_argument("--pieces", type=Path)
         way.add_argument("--rounds", type=int)
+        way.add_argument("--with", dest="changes", metavar="SETTING=VALUE", type=_change, action="append", default=[])
     showing.add_argument("folders", type=Path, nargs="+")
     for way in (packing, training, comparing, showing):
         way.add_argument("-o", "--output", type=Path, required=True)
@@ -230,6 +240,7 @@ def main() -> None:
     elif given.way != "show":
         work = train if given.way == "train" else precision
         for name in given.names:
+            RECIPES[name] = replace(RECIPES[name], **dict(given.changes))
             try:
                 work(name, given.data, given.pieces, given.output, given.rounds)
             except Diverged as error:

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,23 @@ def test_two_workers_write_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "1.safetensors").read_bytes() == (tmp_path / "2.safetensors").read_bytes()
 
 
-def test_workers_end_with_whoever_started_them(folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / "R.safetensors"
+@contextmanager
+def two_workers(folder: Path, output: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A long training by two workers, and the file that lists their numbers."""
     command = arguments(folder, output, "--rounds", 1000)
     command[command.index("--workers") + 1] = "2"
     command = [sys.executable, "-m", "fedgram", *command]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         if not children.exists():
             process.kill()
             pytest.skip("this system does not list the children of a process")
+        yield process, children
+
+
+def test_workers_end_with_whoever_started_them(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "R.safetensors"
+    with two_workers(folder, output) as (process, children):
         while not newest(output):
             assert process.poll() is None
             time.sleep(0.1)
@@ -109,14 +117,7 @@ def test_workers_end_with_whoever_started_them(folder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("when", ["before they meet", "while they train"])
 def test_a_lost_worker_ends_the_others_with_a_line(folder: Path, tmp_path: Path, when: str) -> None:
     output = tmp_path / "R.safetensors"
-    command = arguments(folder, output, "--rounds", 1000)
-    command[command.index("--workers") + 1] = "2"
-    command = [sys.executable, "-m", "fedgram", *command]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        if not children.exists():
-            process.kill()
-            pytest.skip("this system does not list the children of a process")
+    with two_workers(folder, output) as (process, children):
         while len(children.read_text().split()) < 2 or (when == "while they train" and not newest(output)):
             assert process.poll() is None
             time.sleep(0.01)

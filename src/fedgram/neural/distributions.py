@@ -11,13 +11,14 @@ from fedgram.neural.batching import reading_batches
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, hidden_outputs, logits
 
-_POSITIONS = {"cpu": 256}  # computed at once, else 2048; a CPU's few lie in memory that was used before
+_POSITIONS = 2048  # computed at once
+_POSITIONS_ON_CPU = 256  # few enough for their scores to lie in memory that was used before
 
 
 def next_word_log_probs(shape: ModelShape, weights: Weights, sentences: Ragged) -> Iterator[NDArray[np.float32]]:
     """Rows of log-probabilities: for each sentence, in order, one before each word and one after the last."""
     device, lengths = weights["embedding"].device, np.diff(sentences.offsets)
-    at_once = _POSITIONS.get(device.type, 2048)
+    at_once = _POSITIONS_ON_CPU if device.type == "cpu" else _POSITIONS
     for chosen, words, _ in reading_batches(sentences, np.arange(len(sentences)), at_once):
         asked = torch.from_numpy(np.arange(words.shape[1]) <= lengths[chosen][:, None]).to(device)
         with torch.no_grad():

@@ -123,6 +123,7 @@ def _look_up(
 
 
 def _look_up_few(weights: Weights, hidden: Tensor, targets: Tensor, ranks: bool) -> tuple[Tensor, Tensor]:
+    """The same for positions in a row."""
     scores = logits(weights, hidden.unsqueeze(0)).squeeze(0)
     wanted = scores.gather(-1, targets.unsqueeze(-1))
     log_p = (wanted.squeeze(-1) - scores.logsumexp(dim=-1)).double()
