@@ -96,6 +96,37 @@ def test_distill_word_pieces(folder: Path, fedgram: Command) -> None:
     assert cased["perplexity"] < 15
 
 
+def test_word_pieces_infer_a_topology_of_words(folder: Path, fedgram: Command) -> None:
+    out, pieces = folder / "out.arpa", ["--pieces", folder / "pieces.model"]
+    base = ["distill", folder / "R_P.arpa", *pieces, *FEW, "-o", out, "--json"]
+    inferred = fedgram(*base, "--topology", "infer", "--max-ngrams", 80)
+    assert 60 <= inferred["ngrams"] <= 80
+    assert fedgram("ngram", "perplexity", out, folder / "lower.txt", "--json")["perplexity"] < 15
+    fedgram(*base, "--topology", "infer", "--casing", folder / "A_W.arpa")
+    assert {"York", "new", "New"} <= set(read_model(out).vocabulary.words)
+    assert fedgram("ngram", "perplexity", out, folder / "cased.txt", "--json")["perplexity"] < 15
+    both = fedgram(*base, "--topology", "infer", "--topology", folder / "R_W.arpa")
+    assert both["ngrams"] >= fedgram(*base, "--topology", folder / "R_W.arpa")["ngrams"]
+
+
+def test_people_are_warned_of_what_was_not_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of n-grams that no sample visited, and of words that the source cannot spell."""
+    (folder / "other.txt").write_text("she saw the жук in old london\nhouse house film is new\n" * 3)
+    assert run(["ngram", "train", str(folder / "other.txt"), "-o", str(folder / "B.arpa")]) == 0
+    command = ["distill", folder / "R_P.arpa", "--pieces", folder / "pieces.model", "-o", folder / "out.arpa"]
+    command += ["--topology", folder / "B.arpa", "--samples"]
+    for samples, warned in ((1, True), (20_000, False)):
+        capsys.readouterr()
+        assert run([str(word) for word in [*command, samples]]) == 0
+        lines = capsys.readouterr().err.splitlines()
+        assert sum("1 of the topology's words cannot be spelled" in line for line in lines) == 1
+        assert all(line.startswith("fedgram: warning: ") for line in lines)
+        assert any("n-grams were never visited by a sample" in line for line in lines) == warned
+    model = read_model(folder / "out.arpa")
+    assert "жук" not in model.vocabulary.words
+    assert model.log_weight.min() > -20
+
+
 def test_an_interrupted_distillation_goes_on(folder: Path, fedgram: Command, refused: Command) -> None:
     out, counts = folder / "out.arpa", folder / "counts"
     base = ["distill", folder / "R_W.arpa", "--topology", folder / "R_W.arpa", "-o", out, "--json"]
@@ -106,7 +137,7 @@ def test_an_interrupted_distillation_goes_on(folder: Path, fedgram: Command, ref
     assert counts.read_bytes() != first
     fedgram(*base, "--samples", 3000)
     assert out.read_bytes() == resumed
-    assert "another source" in refused(*base, "--samples", 3000, "--counts", counts, "--seed", 9)
+    assert "source, topology or seed" in refused(*base, "--samples", 3000, "--counts", counts, "--seed", 9)
     counts.write_bytes(counts.read_bytes()[:-9])
     assert "damaged" in refused(*base, "--samples", 3000, "--counts", counts)
 
@@ -120,7 +151,6 @@ def test_what_cannot_be_distilled_is_refused(folder: Path, refused: Command) -> 
     assert "no suffix" in refused("distill", folder / "R_W.arpa", "--topology", "A.txt", *base)
     pieces = ["--pieces", folder / "pieces.model"]
     assert "not word pieces" in refused("distill", folder / "R_W.arpa", *topology, *pieces, *base)
-    assert "cannot infer" in refused("distill", folder / "R_P.arpa", "--topology", "infer", *pieces, *base)
     casing = ["--casing", folder / "A_W.arpa"]
     assert "capitals" in refused("distill", folder / "A_W.arpa", *topology, *casing, *base)
     assert "go together" in refused(
@@ -138,6 +168,7 @@ def test_workflow(folder: Path, fedgram: Command) -> None:
         folder / "pieces.model", "--external", folder / "A_W.arpa", "--unigrams", folder / "U.tsv", *FEW,
         "--max-ngrams", 150, "-o", out, "--json",
     )  # fmt: skip
+    assert all("n-grams were never visited" in warning for warning in report["warnings"])
     names = [f"A_{by}_{letter}" for by in "WP" for letter in "eimr"]
     finals = ["final_replaced", "final_interpolated", "final_tail"]
     assert list(report["models"]) == names + finals

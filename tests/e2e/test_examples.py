@@ -16,6 +16,7 @@ from fedgram.automata.build import ngrams_of, topology_from_ngrams
 from fedgram.automata.counting import counts_from_arcs
 from fedgram.automata.kl_minimize import minimize_kl
 from fedgram.automata.topology import state_histories
+from fedgram.automata.transfer import transfer_counts
 from fedgram.core.arrays import Ragged
 from fedgram.text.vocabulary import Vocabulary
 
@@ -52,7 +53,7 @@ def test_composition_on_a_page_is_the_toolkits() -> None:
     assert sum(map(len, arcs.values())) == composed.topology.arcs - int(composed.topology.first_arc[1])
     assert len(backoff) == 3
     C, C_phi = compose_example.transfer()
-    counts = composed.transfer(figure_3_counts())
+    counts = transfer_counts(composed, figure_3_counts())
     ngrams = [AB_AC.decode(row.tolist()) for row in ngrams_of(composed.words)]
     assert counts.arc == pytest.approx([C[n[-1], n[0] if len(n) == 2 else ""] for n in ngrams], abs=1e-9)
     assert counts.backoff[1:] == pytest.approx([C_phi["<s>"], C_phi["ab"]], abs=1e-9)

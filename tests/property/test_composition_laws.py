@@ -1,22 +1,36 @@
 """Laws of word pieces on random automata and lexicons."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from tests.reference.composition import UNKNOWN, Composition, State, random_lexicon
+from tests.reference.composition import UNKNOWN, Composition, State, Transfer, random_lexicon
 from tests.reference.random_models import random_topology, random_weights, vocabulary
 
 from fedgram.automata.approximate import count_source
 from fedgram.automata.build import topology_from_ngrams, union_topology
 from fedgram.automata.compose import PieceTopology, compose, compose_model, with_unknown_as_unigram
-from fedgram.automata.counting import TopologyCounts, counts_from_visits, expected_visits, express_on
+from fedgram.automata.counting import (
+    TopologyCounts,
+    counts_from_arcs,
+    counts_from_visits,
+    expected_visits,
+    express_on,
+    summed_counts,
+    unvisited_ngrams,
+)
+from fedgram.automata.kl_minimize import minimize_kl
 from fedgram.automata.lexicon import Lexicon
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.properties import normalization_error, topology_faults
 from fedgram.automata.sampling import sample_sentences
 from fedgram.automata.scoring import sentence_log_probs
 from fedgram.automata.topology import Topology, arc_sources, state_histories
+from fedgram.automata.transfer import transfer_counts
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import InvariantError
+from fedgram.distill.sample_approx import PlainCounting, count_samples
+from fedgram.distill.source import NGramSource
 from fedgram.text.vocabulary import EOS, UNK, Vocabulary
 
 WORDS = 5
@@ -127,8 +141,10 @@ def piece_counts(lexicon: Lexicon, labels: Vocabulary, source: NGramModel, words
     for (x, pair), count in C.items():
         begin, end = small.topology.first_arc[state[pair]], small.topology.first_arc[state[pair] + 1]
         arc[begin + np.searchsorted(small.topology.label[begin:end], x)] = count
-    leaving = np.array([C_phi.get(q, 0.0) for q in pairs(small)])
-    return TopologyCounts(small.topology, arc, leaving, np.zeros(small.topology.states))
+    leaving, visits = np.array([C_phi.get(q, 0.0) for q in pairs(small)]), np.zeros(small.topology.states)
+    for s, expected in enumerate(expected_visits(by_pieces).tolist()):
+        visits[state[image[s]]] += expected
+    return TopologyCounts(small.topology, arc, leaving, visits)
 
 
 def nearest_states(large: Topology, small: Topology) -> list[int]:
@@ -152,7 +168,7 @@ def transfer_gives_word_counts(lose: float) -> None:
         counts = piece_counts(lexicon, labels, source, words)
         if lose:
             counts = TopologyCounts(counts.topology, counts.arc * (1 - lose), counts.backoff, counts.visits)
-        moved, direct = compose(lexicon, words).transfer(counts), count_source(source, words).counts
+        moved, direct = transfer_counts(compose(lexicon, words), counts), count_source(source, words).counts
         assert moved.arc == pytest.approx(direct.arc, abs=1e-12, rel=1e-11)
         assert moved.backoff == pytest.approx(direct.backoff, abs=1e-12, rel=1e-11)
         assert moved.visits == pytest.approx(direct.visits, abs=1e-11)
@@ -172,12 +188,118 @@ def test_transferred_flow_is_conserved() -> None:
         lexicon, labels, source, _ = case(seed)
         composed = compose(lexicon, source.topology)
         model = compose_model(lexicon, source, labels)
-        counts = composed.transfer(counts_from_visits(model, expected_visits(model), 1.0))
-        A = source.topology
-        inflow = counts.visits + np.bincount(A.backoff[1:], counts.backoff[1:], minlength=A.states)
-        outflow = counts.backoff + np.bincount(arc_sources(A), counts.arc, minlength=A.states)
-        assert inflow == pytest.approx(outflow, abs=1e-11)
-        assert counts.arc[A.label == EOS].sum() == pytest.approx(1.0)
+        counts = transfer_counts(composed, counts_from_visits(model, expected_visits(model), 1.0))
+        is_conserved(counts)
+        assert counts.arc[source.topology.label == EOS].sum() == pytest.approx(1.0)
+
+
+def is_conserved(counts: TopologyCounts) -> None:
+    A = counts.topology
+    inflow = counts.visits + np.bincount(A.backoff[1:], counts.backoff[1:], minlength=A.states)
+    outflow = counts.backoff + np.bincount(arc_sources(A), counts.arc, minlength=A.states)
+    assert inflow == pytest.approx(outflow, abs=1e-11, rel=1e-12)
+
+
+# -- counts of few samples --------------------------------------------------------------------------------------------
+
+
+def sampled(seed: int, samples: int) -> tuple[Lexicon, PieceTopology, TopologyCounts, NGramModel]:
+    """Counts on B of a source whose words the topology does not all read after the same histories."""
+    lexicon, labels, source, words = case(seed)
+    composed = compose(lexicon, words)
+    counting = PlainCounting(NGramSource(compose_model(lexicon, source, labels)), composed.topology, seed)
+    return lexicon, composed, counting.finish(count_samples(counting, samples)), source
+
+
+def transfer_matches(prior_visits: float, prior_in_the_reference: float) -> None:
+    for seed in range(25):
+        lexicon, composed, counts, _ = sampled(seed, 3)
+        t, pair = composed.topology, pairs(composed)
+        C = {(int(t.label[e]), pair[s]): float(counts.arc[e]) for e, s in enumerate(arc_sources(t).tolist())}
+        C_phi = dict(zip(pair, counts.backoff.tolist(), strict=True))
+        visits = dict(zip(pair, counts.visits.tolist(), strict=True))
+        reference = Transfer(Composition(lexicon, composed.words), C, C_phi, visits, prior_in_the_reference)
+        C_A, phi = reference.counts()
+        moved, A = transfer_counts(composed, counts, prior_visits=prior_visits), composed.words
+        keys = zip(A.label.tolist(), arc_sources(A).tolist(), strict=True)
+        assert moved.arc == pytest.approx([C_A.get(key, 0.0) for key in keys], abs=1e-8)
+        assert moved.backoff[1:] == pytest.approx([phi.get(q, 0.0) for q in range(1, A.states)], abs=1e-8)
+
+
+@pytest.mark.parametrize("prior_visits", [0.0, 0.25, 1.0])
+def test_transfer_is_its_reference(prior_visits: float) -> None:
+    transfer_matches(prior_visits, prior_visits)
+
+
+def test_the_comparison_with_the_reference_catches_another_prior() -> None:
+    with pytest.raises(AssertionError):
+        transfer_matches(1.0, 1.01)
+
+
+def last_piece_counts(composed: PieceTopology, counts: TopologyCounts) -> TopologyCounts:
+    """The paper's formula on counts of samples: C_A(y, q) = C_B(x_y, (q_y, q)), which averages the last piece alone."""
+    arc = np.where(composed.word_arc >= 0, counts.arc[composed.word_arc], 0.0)
+    arc[UNK] = counts.backoff[composed.word_state == 0].sum()
+    visits = np.zeros(composed.words.states)
+    np.add.at(visits, composed.word_state[composed.node == 0], counts.visits[composed.node == 0])
+    return counts_from_arcs(composed.words, arc, visits, counts.sentences)
+
+
+def every_word_is_counted(transfer: Callable[[PieceTopology, TopologyCounts], TopologyCounts]) -> None:
+    for seed in range(25):
+        for samples in (1, 4):
+            lexicon, composed, counts, _ = sampled(seed, samples)
+            moved = transfer(composed, counts)
+            S, T = summed_counts(moved)
+            spelled = lexicon.word_node[composed.words.label] >= 0
+            assert (S[spelled & (T[arc_sources(composed.words)] > 0)] > 0).all()
+            assert S[: composed.words.first_arc[1]].sum() == pytest.approx(T[0])
+            is_conserved(moved)
+            model = minimize_kl(moved, vocabulary(WORDS), prior_visits=1.0)  # without the floor of `fit`
+            assert model.log_weight.min() > -20
+            assert normalization_error(model) < 1e-9
+
+
+def test_every_word_is_counted_however_few_the_samples() -> None:
+    every_word_is_counted(lambda composed, counts: transfer_counts(composed, counts, prior_visits=1.0))
+
+
+def test_the_law_catches_counts_of_last_pieces_alone() -> None:
+    with pytest.raises(AssertionError):
+        every_word_is_counted(last_piece_counts)
+
+
+def test_averaging_all_pieces_is_unbiased_and_closer_than_the_last_piece() -> None:
+    """Over many runs of few samples, both are right on average; the error of single runs is smaller."""
+    lexicon, composed, _, source = sampled(7, 1)
+    exact, labels = count_source(source, composed.words).counts.arc, case(7)[1]
+    pieces = NGramSource(compose_model(lexicon, source, labels))
+    whole, last = [], []
+    for seed in range(40):
+        counting = PlainCounting(pieces, composed.topology, seed)
+        counts = counting.finish(count_samples(counting, 50))
+        whole.append(transfer_counts(composed, counts).arc / 50)
+        last.append(last_piece_counts(composed, counts).arc / 50)
+    spelled = composed.word_arc >= 0
+    error = [np.sqrt(np.mean((np.array(runs) - exact)[:, spelled] ** 2)) for runs in (whole, last)]
+    assert error[0] < error[1]
+    assert np.mean(whole, axis=0)[spelled] == pytest.approx(exact[spelled], abs=4 * error[0] / np.sqrt(40))
+
+
+def test_ngrams_that_no_sample_reached_are_told() -> None:
+    lexicon, composed, counts, _ = sampled(11, 2)
+    _, T = summed_counts(counts)
+    number = {pair: s for s, pair in enumerate(pairs(composed))}
+    A = composed.words
+    never = [
+        y >= 3 and T[number[int(lexicon.word_node[y]), q]] == 0
+        for y, q in zip(A.label.tolist(), arc_sources(A).tolist(), strict=True)
+    ]
+    ends = [q for y, q in zip(A.label.tolist(), arc_sources(A).tolist(), strict=True) if y == EOS]
+    assert all(T[number[0, q]] > 0 for q in ends)
+    told = unvisited_ngrams(transfer_counts(composed, counts, prior_visits=1.0))
+    assert told.tolist() == never
+    assert 0 < sum(never) < len(never)
 
 
 def test_unknown_words_inside_ngrams_are_refused_and_can_be_removed() -> None:

@@ -236,7 +236,7 @@ def test_counts_of_other_work_are_refused(tmp_path: Path) -> None:
     for counting in (
         PlainCounting(source, topology, 6), PlainCounting(other, topology, 5), PlainCounting(source, elsewhere, 5),
     ):  # fmt: skip
-        with pytest.raises(InputError, match="another source"):
+        with pytest.raises(InputError, match="source, topology or seed"):
             count_samples(counting, 60, options)
     with pytest.raises(InputError, match="60 samples already"):
         count_samples(PlainCounting(source, topology, 5), 59, options)

@@ -1,6 +1,7 @@
-"""M ∘ A spelled out: pairs explored one by one with the paper's rules, and counts added visit by visit."""
+"""M ∘ A spelled out: pairs explored one by one by the paper's rules; counts added visit by visit and brought back."""
 
 from collections import defaultdict
+from functools import cache
 
 import numpy as np
 
@@ -90,6 +91,72 @@ class Composition:
                     at = self.backoff[at]
                 C[x, at] += visits * p
         return C, C_phi
+
+
+class Transfer:
+    """Counts on B as counts on A, one formula of `automata/transfer.py` a method; `visits` are N(s) on B."""
+
+    def __init__(
+        self,
+        B: Composition,
+        C: dict[tuple[int, State], float],
+        C_phi: dict[State, float],
+        visits: dict[State, float],
+        prior_visits: float,
+    ) -> None:
+        self.B, self.C, self.C_phi, self.visits, self.prior_visits = B, C, C_phi, visits, prior_visits
+        self.p, self.arriving = cache(self._p), cache(self._arriving)
+
+    def passing(self, s: State) -> list[State]:
+        """The states whose backoff path contains s."""
+        behind = [t for t, below in self.B.backoff.items() if below == s]
+        return [s, *(u for t in behind for u in self.passing(t))]
+
+    def words(self, v: int, q: int) -> int:
+        """How many words of q, and ends of a sentence, go on from node v."""
+        read = read_by(self.B.A, q)
+        return len(self.B.emitted_below(v) & read.keys()) + (v == 0 and EOS in read)
+
+    def _p(self, x: int, s: State) -> float:
+        if self.B.backoff[s] != UNKNOWN:
+            below = self.p(x, self.B.backoff[s])
+        else:
+            inner = (s, x) not in self.B.output
+            below = (self.words(*self.B.arcs[s][x]) if inner else 1) / (self.words(*s) + 1)  # type: ignore[misc]
+        S = sum(self.C.get((x, t), 0.0) for t in self.passing(s))
+        T = sum(self.visits.get(t, 0.0) for t in self.passing(s))
+        k = self.prior_visits
+        return (S + k * below) / (T + k) if T + k else below
+
+    def share(self, x: int, s: State) -> float:
+        k = self.prior_visits
+        C_s = self.C_phi.get(s, 0.0) + sum(self.C.get((y, s), 0.0) for y in self.B.arcs[s])
+        return (self.C.get((x, s), 0.0) + k * self.p(x, s)) / (C_s + k) if C_s + k else self.p(x, s)
+
+    def backoff_share(self, s: State) -> float:
+        return 1.0 - sum(self.share(x, s) for x in self.B.arcs[s])
+
+    def _arriving(self, s: State) -> float:
+        if s[0] == 0:
+            total = self.visits.get(s, 0.0)
+        else:
+            before, x = next(
+                (t, x) for t, arcs in self.B.arcs.items() if t != UNKNOWN for x, d in arcs.items() if d == s
+            )
+            total = self.arriving(before) * self.share(x, before)
+        above = [t for t, below in self.B.backoff.items() if below == s]
+        return total + sum(self.arriving(t) * self.backoff_share(t) for t in above)
+
+    def counts(self) -> tuple[dict[tuple[int, int], float], dict[int, float]]:
+        """C_A(y, q) and C_A(φ, q); what leaves the empty history is the count of `<unk>`."""
+        C_A: dict[tuple[int, int], float] = defaultdict(float)
+        phi: dict[int, float] = defaultdict(float)
+        for ((v, q), x), y in self.B.output.items():
+            C_A[y, q] = self.arriving((v, q)) * self.share(x, (v, q))
+        for s in self.B.backoff:
+            phi[s[1]] += self.arriving(s) * self.backoff_share(s)
+        C_A[UNK, 0] = phi.pop(0)
+        return C_A, phi
 
 
 def distribution(model: NGramModel, q: int) -> dict[int, float]:

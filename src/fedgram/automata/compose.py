@@ -16,11 +16,11 @@ back off. It reads every piece: one that ends a word leads to the state of A beh
 For this `<unk>` may be read only at the empty history: elsewhere, it would not be known which of q₂ and its backoff is
 to read a word before the word ends.
 
-Each word y is put out at (q_y, q) by the piece x_y alone, and counts on B become counts on A by
+Each word y is put out at (q_y, q) by the piece x_y alone, and exact counts on B are counts on A:
 
     C_A(y, q) = C_B(x_y, (q_y, q)),   C_A(</s>, q) = C_B(</s>, (0, q)),   C_A(φ, q) = Σ_{q₁} C_B(φ, (q₁, q)),
 
-where Σ_{q₁} C_B(φ, (q₁, empty)) is C_A(<unk>, empty). Paper: §6.
+where Σ_{q₁} C_B(φ, (q₁, empty)) is C_A(<unk>, empty). For counts from samples see `transfer`. Paper: §6.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.automata.build import ngrams_of, topology_from_ngrams
-from fedgram.automata.counting import TopologyCounts
 from fedgram.automata.lexicon import Lexicon
 from fedgram.automata.model import NGramModel, has_unknown, model_from_weights
 from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs
-from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen, sum_by
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -57,22 +56,6 @@ class PieceTopology:
     word_arc: IntArray
     word_state: IntArray
     node: IntArray
-
-    def transfer(self, counts: TopologyCounts) -> TopologyCounts:
-        """Counts on B as counts on A.
-
-        They equal those of the words themselves in expectation. Of a sample only the last piece of a word is averaged
-        over, so that where the words' visits cannot be told exactly they are what makes the counts add up, at least 0.
-        """
-        A = self.words
-        arc = np.where(self.word_arc >= 0, counts.arc[self.word_arc], 0.0)
-        leaving = sum_by(self.word_state + 1, counts.backoff, A.states + 1)[1:]
-        if has_unknown(A):
-            arc[UNK] = leaving[0]
-        leaving[0] = 0.0
-        arriving = sum_by(A.backoff[1:], leaving[1:], A.states)
-        visits = np.maximum(sum_by(arc_sources(A), arc, A.states) + leaving - arriving, 0.0)
-        return TopologyCounts(A, arc, leaving, visits, counts.sentences)
 
     def __repr__(self) -> str:
         return f"PieceTopology({self.topology} of {self.words})"

@@ -24,7 +24,7 @@ from fedgram.automata.topology import (
     find_arc,
     state_lengths,
 )
-from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged, frozen, sum_by
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray, Ragged, frozen, sum_by
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import EOS
@@ -34,13 +34,18 @@ MAX_SENTENCE_STEPS = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopologyCounts:
-    """C(x, q) by arc, C(φ, q) and N(q) by state, all over `sentences` sentences of the source."""
+    """C(x, q) by arc, C(φ, q) and N(q) by state, all over `sentences` sentences of the source.
+
+    `asked` is by arc the number of visits at which the source was asked for the n-gram's last label, where that is not
+    T(q): a source of word pieces is asked for the last piece of a word only in samples that hold the pieces before it.
+    """
 
     topology: Topology
     arc: FloatArray
     backoff: FloatArray
     visits: FloatArray
     sentences: float = 1.0
+    asked: FloatArray | None = None
 
     def __post_init__(self) -> None:
         t = self.topology
@@ -48,13 +53,19 @@ class TopologyCounts:
             raise InvariantError("TopologyCounts: counts and topology differ in size")
         for array in (self.arc, self.backoff, self.visits):
             frozen(array)
+        if self.asked is not None:
+            if len(self.asked) != t.arcs:
+                raise InvariantError("TopologyCounts: counts and topology differ in size")
+            frozen(self.asked)
 
 
-def counts_from_arcs(topology: Topology, arc: FloatArray, visits: FloatArray, sentences: float) -> TopologyCounts:
+def counts_from_arcs(
+    topology: Topology, arc: FloatArray, visits: FloatArray, sentences: float, asked: FloatArray | None = None
+) -> TopologyCounts:
     """C(φ, q) from what comes in and what is read, states with long histories first."""
     arc = np.maximum(arc, 0.0)
     read = sum_by(arc_sources(topology), arc, topology.states)
-    return TopologyCounts(topology, arc, _backoff_flow(topology.backoff, visits, read), visits, sentences)
+    return TopologyCounts(topology, arc, _backoff_flow(topology.backoff, visits, read), visits, sentences, asked)
 
 
 @kernel
@@ -71,6 +82,14 @@ def summed_counts(counts: TopologyCounts) -> tuple[FloatArray, FloatArray]:
     """S(x, q) and T(q): the same counts over all visits whose backoff path contains q."""
     t = counts.topology
     return _sum_up(counts.arc.copy(), backoff_arcs(t)), _sum_up(counts.visits.copy(), t.backoff)
+
+
+def unvisited_ngrams(counts: TopologyCounts) -> BoolArray:
+    """By arc, whether the source was never asked for the n-gram's last label after its history."""
+    asked = counts.asked
+    if asked is None:
+        asked = summed_counts(counts)[1][arc_sources(counts.topology)]
+    return asked <= 0.0
 
 
 @kernel
@@ -308,7 +327,8 @@ def fold_counts(counts: TopologyCounts, topology: Topology, arc: IntArray) -> To
     states = _inherit(own_state, large.backoff)
     folded = sum_by(arcs, counts.arc, topology.arcs)
     visits = sum_by(states, counts.visits, topology.states)
-    return counts_from_arcs(topology, folded, visits, counts.sentences)
+    asked = None if counts.asked is None else counts.asked[arc]
+    return counts_from_arcs(topology, folded, visits, counts.sentences, asked)
 
 
 @kernel

@@ -31,6 +31,7 @@ def minimize_kl(
     vocabulary: Vocabulary,
     *,
     prior_visits: float = 0.0,
+    floor: float = EFFECTIVE_ZERO,
     tolerance: float = 1e-9,
     max_cycles: int = 2000,
 ) -> NGramModel:
@@ -44,6 +45,7 @@ def minimize_kl(
         vocabulary: the words of the topology.
         prior_visits: this many visits are added to every visited state, distributed as its summed counts S/T. With
             sampled counts, 1 keeps rarely visited states sane at labels that were not read there by chance.
+        floor: the least weight of an arc, before the weights of a state are scaled to sum to 1.
         tolerance: a state is finished when no label's share of its counts is off by more than this, in sum.
         max_cycles: the most extrapolated cycles for one state.
     """
@@ -55,7 +57,7 @@ def minimize_kl(
     first_child = np.searchsorted(t.backoff[by_backoff], np.arange(t.states + 1)).astype(np.int64)
     weight = _minimize(
         t.first_arc, backoff_arcs(t), counts.arc, counts.backoff, counts.visits, by_backoff, first_child,
-        tolerance, max_cycles,
+        floor, tolerance, max_cycles,
     )  # fmt: skip
     return model_from_weights(t, vocabulary, weight)
 
@@ -89,7 +91,7 @@ def _with_prior(counts: TopologyCounts, vocabulary: Vocabulary, prior_visits: fl
 @kernel
 def _minimize(
     first_arc: LongArray, lower: IntArray, C: FloatArray, C_phi: FloatArray, visits: FloatArray,
-    by_backoff: IntArray, first_child: LongArray, tolerance: float, max_cycles: int,
+    by_backoff: IntArray, first_child: LongArray, floor: float, tolerance: float, max_cycles: int,
 ) -> FloatArray:  # fmt: skip
     """w_q[x] of all arcs, state after state; each state's problem stays in the cache."""
     weight = np.zeros(len(C))
@@ -108,7 +110,7 @@ def _minimize(
         unvisited = y.sum() <= 0.0
         for e in range(begin, end):
             below = weight[lower[e]] if q else 1.0
-            weight[e] = below if unvisited else max(y[e - begin], EFFECTIVE_ZERO)
+            weight[e] = below if unvisited else max(y[e - begin], floor)
     return weight
 
 

@@ -67,6 +67,12 @@ class Lexicon:
         """The size of the vocabulary of pieces."""
         return len(self.is_final)
 
+    def code(self, word: int) -> tuple[int, ...]:
+        """The pieces that spell a word; none for a word without a code."""
+        if self.word_node[word] < 0:
+            return ()
+        return (*self.node_piece[self.path[word]].tolist(), int(self.word_piece[word]))
+
     def __repr__(self) -> str:
         return f"Lexicon({len(self.order)} of {self.words} words, {self.pieces} pieces, {self.nodes} nodes)"
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,6 +14,7 @@ import click
 from fedgram.automata.approximate import adopt_topology
 from fedgram.automata.build import union_topology
 from fedgram.automata.compose import with_unknown_as_unigram
+from fedgram.automata.merge import merge
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.topology import Topology
@@ -24,10 +26,11 @@ from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topolog
 from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
 from fedgram.distill.checkpoint import Checkpoint
-from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, SpellsItself, count_by_pieces, fit_within
+from fedgram.distill.inferred_topology import InferenceOptions, infer_model, infer_word_model
+from fedgram.distill.nn2wfa import PieceNN2WFA, count_by_pieces, fit_within
 from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks, count_samples, counting_step, fit
 from fedgram.distill.source import SourceModel
+from fedgram.distill.spelling import SpellsItself, spellable_words
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
 from fedgram.text.wordpieces import WordPieces
@@ -74,8 +77,20 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What all distilling commands ask for."""
     for option in reversed(
         [
-            click.option("--samples", type=click.IntRange(1), default=1_000_000, show_default=True, help="To count."),
-            click.option("--max-ngrams", type=click.IntRange(1), default=1_500_000, show_default=True, help="Budget."),
+            click.option(
+                "--samples",
+                type=click.IntRange(1),
+                default=1_000_000,
+                show_default=True,
+                help="Number of sampled sentences to count.",
+            ),
+            click.option(
+                "--max-ngrams",
+                type=click.IntRange(1),
+                default=1_500_000,
+                show_default=True,
+                help="Maximum number of n-grams of a model.",
+            ),
             click.option(
                 "--order",
                 type=click.IntRange(1, MAX_ORDER),
@@ -96,10 +111,10 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(1),
                 default=os.cpu_count() or 1,
                 show_default="all cores",
-                help="Threads that count; the result does not depend on it.",
+                help="Number of threads; does not change the result.",
             ),
             click.option(
-                "--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="For networks."
+                "--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Where networks run."
             ),
         ]
     ):
@@ -115,7 +130,7 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )  # fmt: skip
 @click.option(
     "--room", type=click.FloatRange(1), default=1.0, show_default=True,
-    help="Times --max-ngrams that each topology may have; what the source needs least is dropped after counting.",
+    help="Size limit of each topology before pruning, as a multiple of --max-ngrams.",
 )  # fmt: skip
 @click.option("--casing", callback=model_input, help="Cased n-gram model that gives an uncased source its capitals.")
 @click.option(
@@ -128,7 +143,7 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "-o", "--output", required=True, callback=model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
 )
 @click.option(
-    "--counts", callback=output_path, help="File in which counts are kept; an interrupted count goes on from it."
+    "--counts", callback=output_path, help="File that keeps the counts; an interrupted count resumes from it."
 )
 @json_option
 def command(
@@ -146,7 +161,12 @@ def command(
     them is taken. Where the topologies have more n-grams than --max-ngrams, that model is pruned by relative entropy,
     and fitted again to the same counts.
 
-    KL divergence and cross-entropy are in nats a sentence, over the samples; `before` is the average of the source's
+    With `infer`, the n-grams are taken from separate samples of the source and pruned to --max-ngrams; samples of word
+    pieces are first converted to words. Words of the topology that a source of word pieces cannot spell become <unk>.
+    A warning is printed if more than 10 % of the n-grams were never visited by a sample, so that their probabilities
+    are estimated from shorter histories.
+
+    KL divergence and cross-entropy are in nats per sentence, over the samples; `before` is the average of the source's
     probabilities, `after` the KL minimum.
     """
     phases, ranks = Phases(), join_ranks_of(source)
@@ -162,20 +182,21 @@ def command(
             inference = InferenceOptions(
                 samples=infer_samples, order=order, max_ngrams=int(room * max_ngrams), workers=workers, ranks=ranks
             )
-            _refuse_pieces(of_pieces, topologies)
+            if pieces:
+                _check_pieces(model.vocabulary, pieces, source)
             targets = []
             for name in topologies:
                 step.begin("Inferring the topology" if name == INFER else f"Reading {name}")
-                if name == INFER:
+                if name == INFER and of_pieces:
+                    targets.append(infer_word_model(model, pieces, inference, seed=seed, capitalizer=capitalizer))
+                elif name == INFER:
                     targets.append(infer_model(model, inference, seed=seed, casing=own))
                 else:
                     targets.append(prune_to_size(renormalize(read_model(name)), inference.max_ngrams))
         checkpoint = Checkpoint(counts) if counts else None
         work = _Distillation(model, step, phases, samples, seed, workers, checkpoint, ranks)
         if of_pieces:
-            if pieces:
-                _check_pieces(model.vocabulary, pieces, source)
-            result = work.by_pieces(model, pieces, capitalizer, targets[0])
+            result = work.by_pieces(model, pieces, capitalizer, reduce(merge, targets))
         elif own:
             cased = _joined([cased_topology(t, model, own) for t in targets], len(own.vocabulary))
             result = work.fitted(cased_counting_step(model, own, cased, seed), own.vocabulary)
@@ -192,15 +213,13 @@ def command(
             write_model(result.model, output)
     figures = fit_figures(result, samples) | size(result.model)
     show({"model": str(output), **figures, "seconds": phases.seconds}, as_json)
+    warn(result.warning, work.warning)
 
 
-def _refuse_pieces(of_pieces: bool, topologies: tuple[str, ...]) -> None:
-    if of_pieces and INFER in topologies:
-        raise click.UsageError("a source of word pieces cannot infer a topology of words; give one with --topology")
-    if of_pieces and len(topologies) > 1:
-        raise click.UsageError(
-            "a source of word pieces is counted on one topology; join them with `fedgram ngram merge`"
-        )
+def warn(*warnings: str | None) -> None:
+    """Print those that there are on standard error, one per line."""
+    for warning in filter(None, warnings):
+        click.echo(f"fedgram: warning: {warning}", err=True)
 
 
 def _joined(topologies: list[Topology], words: int) -> Topology:
@@ -226,6 +245,7 @@ class _Distillation:
     workers: int
     checkpoint: Checkpoint | None
     ranks: Ranks
+    warning: str | None = None
 
     def options(self) -> CountingOptions:
         advance = self.step.begin("Counting samples", self.samples // self.ranks.size, unit="samples")
@@ -254,13 +274,16 @@ class _Distillation:
                 source, capitalizer, [target], pieces=pieces,
                 samples=self.samples, seed=self.seed, options=self.options(),
             )  # fmt: skip
+            self.warning = _left_out(nn2wfa.unspelled)
             with self.phases.timed("counting"):
                 _ = nn2wfa.counts
             with self.phases.timed("minimizing"):
                 self.step.begin("Minimising the divergence, and capitalising")
                 return nn2wfa(target)
-        words = target.vocabulary
-        topology = with_unknown_as_unigram(target.topology, len(words))
+        words = spellable_words(source, pieces, target.vocabulary)
+        self.warning = _left_out(len(target.vocabulary) - len(words))
+        adopted = adopt_topology(target.topology, target.vocabulary, words, open_vocabulary=True)
+        topology = with_unknown_as_unigram(adopted, len(words))
         with self.phases.timed("counting"):
             counts = count_by_pieces(
                 source, pieces, topology, words, samples=self.samples, seed=self.seed, options=self.options()
@@ -270,13 +293,19 @@ class _Distillation:
             return fit(counts, words)
 
 
+def _left_out(unspelled: int) -> str | None:
+    if not unspelled:
+        return None
+    return f"{unspelled:,} of the topology's words cannot be spelled with the source's word pieces and become <unk>"
+
+
 def fit_figures(result: Fit, samples: int) -> dict[str, Any]:
     """What a fit has to say, for people and machines."""
     figures: dict[str, Any] = {"samples": samples, "positions": round(float(result.counts.visits.sum()))}
     figures |= {"cross_entropy_before": result.before, "cross_entropy_after": result.after}
     if result.entropy is not None:
         figures |= {"kl_before": result.before - result.entropy, "kl_after": result.after - result.entropy}
-    return figures | {"unvisited_states": result.unvisited}
+    return figures | {"unvisited_states": result.unvisited, "unvisited_ngrams": result.unvisited_ngrams}
 
 
 def size(model: NGramModel) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.cli.console import Steps, json_option, show, steps
-from fedgram.cli.distill import Phases, fit_figures, model_input, sampling_options, size
+from fedgram.cli.distill import Phases, fit_figures, model_input, sampling_options, size, warn
 from fedgram.cli.sources import counting_options, join_ranks_of, open_source
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
@@ -68,7 +68,7 @@ def command(
         raise click.UsageError("--pieces-model and --pieces go together")
     output.mkdir(parents=True, exist_ok=True)
     phases, budget, ranks = Phases(), Budget(max_ngrams, max_unigrams), join_ranks_of(words)
-    report: Report = {"samples": samples, "seed": seed, "models": {}}
+    report: Report = {"samples": samples, "seed": seed, "models": {}, "warnings": []}
     with steps() as step:
         with phases.timed("reading"):
             step.begin("Reading models")
@@ -118,6 +118,7 @@ def command(
         with atomic_write(output / "workflow.json") as file:
             file.write(json.dumps(report, indent=1).encode() + b"\n")
     show({"folder": str(output), **(report if as_json else _short(report))}, as_json)
+    warn(*report["warnings"])
 
 
 def _save(step: Steps, models: Approximations, by: str, folder: Path, report: Report) -> None:
@@ -125,6 +126,7 @@ def _save(step: Steps, models: Approximations, by: str, folder: Path, report: Re
     for letter, model in models.by_letter().items():
         fit = models.fits.get(letter)
         _write(model, f"A_{by}_{letter}", folder, report, fit_figures(fit, report["samples"]) if fit else {})
+    report["warnings"] += [f"A_{by}_{letter}: {warning}" for letter, warning in models.warnings().items()]
 
 
 def _write(model: NGramModel, name: str, folder: Path, report: Report, figures: Report) -> None:

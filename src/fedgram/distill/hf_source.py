@@ -16,7 +16,7 @@ without it counts as the same token with it, where there is one. A token with a 
 Every prefix is read anew at every position: sentences are short, and any architecture will do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,8 @@ class HFSource:
         self.token_label = np.full(len(tokens), UNK, np.int32)
         self.token_label[kept] = np.arange(len(kept)) + len(SPECIAL) + 1
         self.token_label[ends] = EOS
+        self.label_token = np.full(len(self.vocabulary), -1, np.int64)
+        self.label_token[self.token_label[kept]] = kept
         self.first_label = self._first_labels(tokens)
         self.decoder = _PrefixDecoder(
             model, torch.device(device), int(begin), int(end), torch.from_numpy(ends), torch.from_numpy(special & ~ends)
@@ -119,7 +121,8 @@ class HFSource:
         """The lexicon of a vocabulary: each word's tokens as they stand inside a sentence, then END."""
         rows: list[list[int]] = [[] for _ in words.words]
         for y, word in enumerate(words.words[len(SPECIAL) :], len(SPECIAL)):
-            tokens = self.tokenizer(f". {word}", add_special_tokens=False)["input_ids"]
+            # Said twice, the word stands inside a sentence, and no other character need be known.
+            tokens = self.tokenizer(f"{word} {word}", add_special_tokens=False)["input_ids"]
             starts = [i for i, token in enumerate(tokens) if self.token_begins[token]]
             if starts and starts[-1] > 0 and not self.token_begins[tokens[starts[-1] + 1 :]].any():
                 code = tokens[starts[-1] :]
@@ -128,6 +131,11 @@ class HFSource:
         is_final = np.zeros(len(self.vocabulary), np.bool_)
         is_final[self.end_label] = True
         return lexicon_from_codes(Ragged.from_rows(rows), is_final)
+
+    def read_word(self, code: Sequence[int]) -> str:
+        """The word of a run of labels that END ends."""
+        tokens = self.label_token[np.array(code[:-1], np.int64)].tolist()
+        return str(self.tokenizer.decode(tokens)).strip() if tokens and min(tokens) >= 0 else ""
 
     def sample(self, samples: range, *, seed: int) -> Ragged:
         """Sentences by number, in labels."""

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.automata.model import NGramModel
+from fedgram.automata.prune import keep_ngrams, prune_to_size
+from fedgram.automata.topology import ngram_matrix
 from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream_key
-from fedgram.distill.casing import Casing
+from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing import Casing, casing_of
 from fedgram.distill.sample_approx import ALONE, Ranks
 from fedgram.distill.source import SourceModel
+from fedgram.distill.spelling import read_words
 from fedgram.text.corpus import Corpus
+from fedgram.text.vocabulary import UNK
+from fedgram.text.wordpieces import WordPieces
 
 _BATCH = 8192
 
@@ -51,20 +57,50 @@ def infer_model(
             f"a budget of {options.max_ngrams} n-grams does not hold the {len(vocabulary)} words of the source; "
             "allow more n-grams"
         )
-    own_seed = int(stream_key(seed, "topology"))  # counting draws other samples
-    sentences = _sampled(source, options, own_seed)
+    sentences = _sampled(source, options, seed)
     sentences = casing.capitalize(sentences) if casing else sentences
-    if not np.any(sentences.values):
+    model = _train(Corpus(sentences, vocabulary), options, open_vocabulary=source.has_unknown)
+    return prune_to_size(model, options.max_ngrams)
+
+
+def infer_word_model(
+    source: SourceModel,
+    pieces: WordPieces | None,
+    options: InferenceOptions,
+    *,
+    seed: int,
+    capitalizer: Capitalizer | None = None,
+) -> NGramModel:
+    """The pruned n-gram model of the words that samples of a source of word pieces spell, with capitals if asked for.
+
+    Words that came up fewer than `min_count` times are `<unk>`, which is in no n-gram of two and more words. Words take
+    up at most half of the budget. `pieces` are those of the source, None for one that knows how words are spelled.
+    """
+    labels = _sampled(source, options, seed)
+    corpus = read_words(source, pieces, labels, min_count=options.min_count, max_words=options.max_ngrams // 2)
+    if capitalizer:
+        casing = casing_of(capitalizer, corpus.vocabulary)
+        corpus = Corpus(casing.capitalize(corpus.sentences), casing.vocabulary)
+    model = _train(corpus, options, open_vocabulary=True)
+    ngrams, lengths = ngram_matrix(model.topology)
+    known = keep_ngrams(model, (lengths == 1) | np.all(ngrams != UNK, axis=1))
+    return prune_to_size(known, options.max_ngrams)
+
+
+def _train(corpus: Corpus, options: InferenceOptions, *, open_vocabulary: bool) -> NGramModel:
+    """The model of samples, before it is pruned."""
+    if not np.any(corpus.sentences.values):
         raise FedgramError("the source's samples hold no words, so that no topology can be inferred from them")
     training = TrainingOptions(
         order=options.order, smoothing=options.smoothing, higher_order_words=options.higher_order_words,
-        min_count=(1, options.min_count), max_ngrams=options.max_ngrams, open_vocabulary=source.has_unknown,
+        min_count=(1, options.min_count), open_vocabulary=open_vocabulary,
     )  # fmt: skip
-    return train(Corpus(sentences, vocabulary), training)
+    return train(corpus, training)
 
 
 def _sampled(source: SourceModel, options: InferenceOptions, seed: int) -> Ragged:
-    """All samples, on every rank; each draws some of the batches."""
+    """All samples, on every rank; each draws some of the batches. They are other samples than those of counting."""
+    seed = int(stream_key(seed, "topology"))
     size, ranks = getattr(source, "batch", _BATCH), options.ranks
     batches = [range(a, min(a + size, options.samples)) for a in range(0, options.samples, size)]
     with ThreadPoolExecutor(min(options.workers, getattr(source, "most_threads", options.workers))) as pool:

@@ -15,23 +15,37 @@ Paper: Algorithm 1, NN2WFA_W and NN2WFA_P.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Protocol
+
+import numpy as np
 
 from fedgram.automata.approximate import adopt_topology
 from fedgram.automata.build import lowercase_topology, union_topology
 from fedgram.automata.compose import compose, with_unknown_as_unigram
-from fedgram.automata.counting import TopologyCounts, fold_counts
-from fedgram.automata.lexicon import Lexicon, spell_words
+from fedgram.automata.counting import TopologyCounts, fold_counts, image_states
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import prune_to_size
-from fedgram.automata.topology import Topology
+from fedgram.automata.topology import Topology, find_arc
+from fedgram.automata.transfer import transfer_counts
+from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.errors import FedgramError
+from fedgram.core.jit import kernel
 from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_counting_step, cased_topology
 from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.casing import casing_of
-from fedgram.distill.sample_approx import ONE_WORKER, CountingOptions, Fit, count_samples, fit, plain_counting_step
+from fedgram.distill.casing import Casing, casing_of
+from fedgram.distill.sample_approx import (
+    ONE_WORKER,
+    PRIOR_VISITS,
+    CountingOptions,
+    Fit,
+    count_samples,
+    fit,
+    plain_counting_step,
+)
 from fedgram.distill.source import NGramSource, SourceModel
+from fedgram.distill.spelling import spell, spellable_words
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.text.wordpieces import WordPieces
 
@@ -44,14 +58,6 @@ class NN2WFA(Protocol):
 
     def __call__(self, topology: NGramModel) -> Fit:
         """The model; the n-grams of `topology` are cased."""
-
-
-@runtime_checkable
-class SpellsItself(Protocol):
-    """A source of word pieces that knows the code of every word."""
-
-    def spell(self, words: Vocabulary) -> Lexicon:
-        """The lexicon of a vocabulary over its labels."""
 
 
 class Counts:
@@ -129,13 +135,16 @@ class PieceNN2WFA:
     ) -> None:
         self.source, self.pieces, self.capitalizer = source, pieces, capitalizer
         self.samples, self.seed, self.options = samples, seed, options
-        self.capital_samples = capital_samples or samples
+        self.capital_samples, self.unspelled = capital_samples or samples, 0
         lower = [lowercase_topology(model.topology, model.vocabulary) for model in topologies]
         self.words = self._known_words([words for _, words in lower])
         self.topologies = [self._word_topology(topology, words) for topology, words in lower]
 
     def _known_words(self, vocabularies: Sequence[Vocabulary]) -> Vocabulary:
-        return Vocabulary.of(word for words in vocabularies for word in words.words)
+        words = Vocabulary.of(word for words in vocabularies for word in words.words)
+        known = spellable_words(self.source, self.pieces, words)
+        self.unspelled = len(words) - len(known)
+        return known
 
     def _word_topology(self, topology: Topology, words: Vocabulary) -> Topology:
         adopted = adopt_topology(topology, words, self.words, open_vocabulary=True)
@@ -160,11 +169,42 @@ class PieceNN2WFA:
 
     def __call__(self, topology: NGramModel) -> Fit:
         """CapSampleApprox(A_W^u, topology, A_W)."""
-        source = NGramSource(self.uncased(topology).model)
+        uncased = self.uncased(topology)
+        source = NGramSource(uncased.model)
         casing = casing_of(self.capitalizer, source.vocabulary)
         T = cased_topology(topology, source, casing)
         options = CountingOptions(self.options.workers, _BATCH, shard=_BATCH)
-        return cap_sample_approx(source, T, casing, samples=self.capital_samples, seed=self.seed, options=options)
+        cased = cap_sample_approx(source, T, casing, samples=self.capital_samples, seed=self.seed, options=options)
+        asked = _asked_uncased(cased.counts.topology, casing, uncased)
+        return replace(cased, counts=replace(cased.counts, asked=asked))
+
+
+def _asked_uncased(cased: Topology, casing: Casing, uncased: Fit) -> FloatArray | None:
+    """How often the source was asked for each n-gram of a cased topology: as often as for the n-gram in lower case."""
+    counts = uncased.counts
+    if counts.asked is None:
+        return None
+    image = image_states(cased, uncased.model, casing.uncased_id)
+    u = counts.topology
+    arc = _arcs_read(cased.first_arc, casing.uncased_id[cased.label], image, u.first_arc, u.label, u.backoff)
+    return counts.asked[arc]
+
+
+@kernel
+def _arcs_read(
+    first_arc: LongArray, label: IntArray, image: IntArray, u_first_arc: LongArray, u_label: IntArray,
+    u_backoff: IntArray,
+) -> IntArray:  # fmt: skip
+    """The arc that reads each label from the image of its state."""
+    arcs = np.zeros(len(label), np.int32)
+    for q in range(len(image)):
+        for e in range(first_arc[q], first_arc[q + 1]):
+            found, at = -1, image[q]
+            while found < 0 and at >= 0:
+                found = find_arc(u_label, u_first_arc[at], u_first_arc[at + 1], label[e])
+                at = u_backoff[at]
+            arcs[e] = found
+    return arcs
 
 
 class UncasedWordNN2WFA(PieceNN2WFA):
@@ -193,14 +233,11 @@ def count_by_pieces(
 ) -> TopologyCounts:
     """Counts of a source of word pieces on a topology of words: on B = M ∘ A, brought back to A.
 
-    The topology reads `<unk>` at the empty history alone (see `with_unknown_as_unigram`). `pieces` are those of the
-    source, None for one that knows how words are spelled.
+    The topology reads `<unk>` at the empty history alone (see `with_unknown_as_unigram`), and its words should be
+    those of `spellable_words`: one that the source cannot spell is not counted. `pieces` are those of the source, None
+    for one that knows how words are spelled.
     """
-    lexicon = source.spell(words) if isinstance(source, SpellsItself) else None
-    if lexicon is None:
-        if pieces is None:
-            raise FedgramError("the source has no word pieces of its own, and none were given")
-        lexicon = spell_words(words, pieces, source.vocabulary)
-    composed = compose(lexicon, topology)
+    composed = compose(spell(source, pieces, words), topology)
     counting = plain_counting_step(source, composed.topology, seed)
-    return composed.transfer(counting.finish(count_samples(counting, samples, options)))
+    counts = counting.finish(count_samples(counting, samples, options))
+    return transfer_counts(composed, counts, prior_visits=PRIOR_VISITS)

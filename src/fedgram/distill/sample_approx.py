@@ -23,6 +23,7 @@ from fedgram.automata.counting import (
     fold_counts,
     next_states,
     summed_counts,
+    unvisited_ngrams,
     visited_states,
 )
 from fedgram.automata.kl_minimize import minimize_kl, summed_model
@@ -39,6 +40,8 @@ from fedgram.text.vocabulary import Vocabulary
 BATCH = 1024
 SHARD = 16 * BATCH
 PRIOR_VISITS = 1.0
+LEAST_WEIGHT = float(np.exp(-18.0))  # of any n-gram; a model joined from two still has e⁻²⁰
+MANY_UNVISITED = 0.1  # a larger share of unvisited n-grams gives a warning
 
 
 class Counting(Protocol):
@@ -277,14 +280,31 @@ class Fit:
     unvisited: int
     entropy: float | None = None
 
+    @property
+    def unvisited_ngrams(self) -> int:
+        """The n-grams for whose last word the source was never asked after their history."""
+        return int(np.sum(unvisited_ngrams(self.counts)))
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence for people if many n-grams were never visited."""
+        never, ngrams = self.unvisited_ngrams, self.counts.topology.arcs
+        if never <= MANY_UNVISITED * ngrams:
+            return None
+        return (
+            f"{never:,} of {ngrams:,} n-grams were never visited by a sample, and their probabilities are "
+            "estimated from shorter histories; use more samples, or a topology that is closer to the source"
+        )
+
 
 def fit(counts: TopologyCounts, vocabulary: Vocabulary, *, entropy: float | None = None) -> Fit:
     """The KL minimum of sampled counts.
 
     One visit more to each visited state, distributed as its summed counts are, keeps rarely visited states sane at
-    labels that were not read there by chance; a state that was not visited follows its backoff.
+    labels that were not read there by chance; a state that was not visited follows its backoff. No n-gram is
+    impossible: before a state is scaled to sum to 1, every weight is at least LEAST_WEIGHT.
     """
-    model = minimize_kl(counts, vocabulary, prior_visits=PRIOR_VISITS)
+    model = minimize_kl(counts, vocabulary, prior_visits=PRIOR_VISITS, floor=LEAST_WEIGHT)
     _, through = summed_counts(counts)
     return Fit(
         model, counts,

@@ -49,6 +49,10 @@ class Approximations:
         """A_e, A_i, A_m, A_r."""
         return {"e": self.external, "i": self.inferred, "m": self.merged, "r": self.refitted}
 
+    def warnings(self) -> dict[str, str]:
+        """What people should know of the fits, by letter."""
+        return {letter: fit.warning for letter, fit in self.fits.items() if fit.warning}
+
 
 def generate(nn2wfa: NN2WFA, external: NGramModel, inferred: NGramModel, budget: Budget) -> Approximations:
     """Gen(R, A_W, A_{W_i}, NN2WFA): `inferred` has the self-inferred topology, or is A_{W_i}."""

@@ -10,6 +10,7 @@ from fedgram.automata.kl_minimize import minimize_kl
 from fedgram.automata.lexicon import Lexicon, lexicon_from_codes
 from fedgram.automata.model import NGramModel, model_from_weights
 from fedgram.automata.properties import topology_faults
+from fedgram.automata.transfer import transfer_counts
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import InvariantError
 from fedgram.text.vocabulary import Vocabulary
@@ -123,7 +124,7 @@ def test_the_counts_of_the_worked_example() -> None:
 
 
 def test_the_transfer_of_the_worked_example() -> None:
-    counts = ab_ac_composed().transfer(figure_3_counts())
+    counts = transfer_counts(ab_ac_composed(), figure_3_counts())
     assert counts.arc == pytest.approx([1.0, 1.384615, 0.784615, 0.830769], abs=1e-6)  # </s>, ab, ac; ab ac
     assert counts.backoff == pytest.approx([0.0, 1.0, 0.553846], abs=1e-6)
     assert counts.visits == pytest.approx([1.615385, 1.0, 1.384615], abs=1e-6)

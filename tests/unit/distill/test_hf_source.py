@@ -9,11 +9,15 @@ import pytest
 import torch
 
 from fedgram.automata.build import topology_from_ngrams
+from fedgram.automata.counting import unvisited_ngrams
+from fedgram.automata.properties import normalization_error
 from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import Ragged
-from fedgram.core.errors import InputError
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.distill.inferred_topology import InferenceOptions, infer_word_model
 from fedgram.distill.nn2wfa import count_by_pieces
 from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples, fit
+from fedgram.distill.spelling import spellable_words
 from fedgram.formats.models import read_model, write_model
 from fedgram.text.corpus import Corpus
 from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -84,6 +88,55 @@ def test_words_are_coded_prefix_free_and_samples_read_as_words(source: Any) -> N
     for sentence in source.sample(range(40), seed=5):
         assert EOS not in sentence.tolist()
         assert np.all(np.diff(np.flatnonzero(sentence == source.end_label)) > 1)
+
+
+def test_words_are_spelled_without_characters_that_the_tokenizer_lacks(tmp_path: Path, folder: Path) -> None:
+    """Words were looked up behind a full stop; where that was unknown, no word had a code, and nobody was told."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    from fedgram.distill.hf_source import HFSource
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    text = ["the other hen then on he the hen"] * 20
+    tokenizer.train_from_iterator(text, trainers.BpeTrainer(vocab_size=24, special_tokens=["<|end|>"]))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|end|>", eos_token="<|end|>")
+    fast.save_pretrained(tmp_path)
+    transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path)
+    source = HFSource(tmp_path, max_length=12)
+    assert spellable_words(source, None, Vocabulary.of([*WORDS, "жук"])).words[3:] == tuple(WORDS)
+    with pytest.raises(FedgramError, match="none of the topology's words"):
+        spellable_words(source, None, Vocabulary.of(["жук"]))
+
+
+def test_codes_read_as_the_words_they_spell(source: Any) -> None:
+    words = Vocabulary.of(WORDS)
+    lexicon = source.spell(words)
+    for y in range(3, len(words)):
+        assert source.read_word(lexicon.code(y)) == words.words[y]
+    assert source.read_word([source.end_label]) == ""
+
+
+def test_samples_infer_a_topology_of_words(source: Any) -> None:
+    inferred = infer_word_model(source, None, InferenceOptions(samples=300, order=2, max_ngrams=200), seed=2)
+    assert inferred.topology.arcs <= 200
+    lexicon = source.spell(inferred.vocabulary)
+    assert (lexicon.word_node[3:] >= 0).all()
+    assert all(source.read_word(lexicon.code(y)) == inferred.vocabulary.words[y] for y in range(3, lexicon.words))
+
+
+def test_no_word_is_impossible(source: Any) -> None:
+    """Words that no sample held had a weight of e⁻³⁵."""
+    words = Vocabulary.of([*WORDS, "thenthenother", "nohen", "onheon"])
+    assert spellable_words(source, None, words) == words
+    rows = Ragged.from_rows([[3, 4], [BOS, 9], [9, 10], [9, 10, 11], [3, EOS], [8, 8]])
+    topology = topology_from_ngrams(rows, len(words), open_vocabulary=True).topology
+    counts = count_by_pieces(source, None, topology, words, samples=40, seed=1)
+    assert unvisited_ngrams(counts)[words["thenthenother"] - 1]  # <s> is no unigram
+    model = fit(counts, words).model
+    assert model.log_weight.min() > -20
+    assert normalization_error(model) < 1e-9
 
 
 def test_counts_on_words_are_conserved_and_the_same_in_any_batches(source: Any) -> None:

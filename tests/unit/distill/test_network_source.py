@@ -4,14 +4,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.reference.random_models import random_topology
+from tests.reference.composition import random_lexicon
+from tests.reference.random_models import random_topology, vocabulary
 from tests.reference.sample_counting import count_visits
-from tests.reference.tiny_networks import tiny_network
+from tests.reference.tiny_networks import network_over, tiny_network
 
-from fedgram.automata.topology import Topology
+from fedgram.automata.compose import compose, with_unknown_as_unigram
+from fedgram.automata.counting import summed_counts
+from fedgram.automata.properties import normalization_error
+from fedgram.automata.topology import Topology, arc_sources
+from fedgram.automata.transfer import transfer_counts
 from fedgram.distill.device_counting import DeviceCounting
 from fedgram.distill.network_source import NetworkSource
-from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples
+from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples, fit
 from fedgram.distill.sample_counts import SampleCounts
 
 WORDS = 14
@@ -51,3 +56,20 @@ def test_counts_are_the_same_bits_for_any_way_batches_and_workers() -> None:
             assert count_samples(compiled, 300, options).entropy == whole.entropy
         assert not same(whole, count_samples(PlainCounting(source, topology, seed + 1), 300))
     assert compiled.digest == device.digest
+
+
+def test_networks_of_word_pieces_count_every_word_of_a_foreign_topology() -> None:
+    """In compiled code and where the network is; no word is impossible, however few the samples."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        lexicon, labels = random_lexicon(rng, 40, pieces=6)
+        words = with_unknown_as_unigram(random_topology(rng, order=3, words=40, ngrams=80), 43)
+        source, composed = NetworkSource(network_over(labels, seed), max_length=30), compose(lexicon, words)
+        countings = [way(source, composed.topology, seed) for way in (PlainCounting, DeviceCounting)]
+        one, other = (transfer_counts(composed, c.finish(count_samples(c, 20)), prior_visits=1.0) for c in countings)
+        np.testing.assert_array_equal(one.arc, other.arc)
+        S, T = summed_counts(one)
+        assert (S[T[arc_sources(words)] > 0] > 0).all()
+        model = fit(one, vocabulary(40)).model
+        assert model.log_weight.min() > -20
+        assert normalization_error(model) < 1e-9

@@ -23,10 +23,11 @@ from fedgram.core.errors import FedgramError
 from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_topology
 from fedgram.distill.capitalization import Capitalizer
 from fedgram.distill.casing import casing_of
-from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA, count_by_pieces
-from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples, fit, sample_approx
+from fedgram.distill.inferred_topology import InferenceOptions, infer_model, infer_word_model
+from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA, count_by_pieces, fit_within
+from fedgram.distill.sample_approx import CountingOptions, Fit, PlainCounting, count_samples, fit, sample_approx
 from fedgram.distill.source import NGramSource
+from fedgram.distill.spelling import read_words, spellable_words
 from fedgram.distill.workflow import Budget, final_models, generate
 from fedgram.text.corpus import Corpus
 from fedgram.text.normalize import uncase
@@ -111,7 +112,7 @@ def prefix_log_probs(model: NGramModel, rows: Ragged) -> list[float]:
 
 
 def test_counting_on_b_is_counting_words_directly(pieces: WordPieces) -> None:
-    """Both are unbiased; per sample, B averages over the last piece alone, so that they differ by chance."""
+    """Both are unbiased; B averages over pieces one by one, so that they differ by chance."""
     model = trained(UNCASED, smoothing="witten-bell")
     source = piece_source(model, pieces)
     topology = prune_to_size(model, 40, split_ties=True).topology
@@ -150,6 +151,79 @@ def test_word_pieces_and_words_give_the_same_model(pieces: WordPieces) -> None:
     by_pieces = fit(counts, model.vocabulary).model
     text = Ragged.from_rows([model.vocabulary.encode(sentence) for sentence in UNCASED])
     assert score(by_pieces, text).perplexity == pytest.approx(score(by_words, text).perplexity, rel=0.02)
+
+
+FOREIGN = ["a film is new in the house", "old york saw he", "london lives in a film she is", "is she in the film"]
+
+
+def open_model(sentences: list[list[str]]) -> NGramModel:
+    """A model over the words of UNCASED and `<unk>`."""
+    words = trained(UNCASED).vocabulary
+    text = Ragged.from_rows([words.encode(sentence) for sentence in sentences])
+    return train(Corpus(text, words), TrainingOptions(order=3, smoothing="witten-bell", open_vocabulary=True))
+
+
+def foreign_topology() -> Topology:
+    """Of other text over the same words."""
+    model = open_model([sentence.split() for sentence in FOREIGN])
+    return with_unknown_as_unigram(model.topology, len(model.vocabulary))
+
+
+@pytest.mark.parametrize("samples", [1, 20, 400])
+def test_no_word_is_impossible_on_a_foreign_topology(samples: int, pieces: WordPieces) -> None:
+    """Words that no sample held were at e⁻³⁵, and the perplexity by pieces was 27 to 3,700 times that by words."""
+    model, topology = open_model(UNCASED), foreign_topology()
+    source = piece_source(model, pieces)
+    counts = count_by_pieces(source, pieces, topology, model.vocabulary, samples=samples, seed=1)
+    by_pieces = fit(counts, model.vocabulary)
+    by_words = sample_approx(NGramSource(model), topology, samples=samples, seed=1)
+    assert by_pieces.model.log_weight.min() > -20
+    assert model_faults(by_pieces.model) == []
+    text = Ragged.from_rows([model.vocabulary.encode(sentence.split()) for sentence in FOREIGN])
+    a, b = score(by_words.model, text).perplexity, score(by_pieces.model, text).perplexity
+    assert b < {1: 2.5, 20: 1.2, 400: 1.05}[samples] * a
+
+
+def test_people_are_warned_of_ngrams_that_were_never_visited(pieces: WordPieces) -> None:
+    model, topology = open_model(UNCASED), foreign_topology()
+    source = piece_source(model, pieces)
+
+    def fitted(samples: int, topology: Topology) -> Fit:
+        counts = count_by_pieces(source, pieces, topology, model.vocabulary, samples=samples, seed=1)
+        return fit(counts, model.vocabulary)
+
+    few, many = fitted(2, topology), fitted(5000, topology)
+    assert few.unvisited_ngrams > many.unvisited_ngrams
+    assert few.warning
+    assert few.warning.startswith(f"{few.unvisited_ngrams} of {topology.arcs} n-grams were never visited by a sample")
+    assert fitted(5000, with_unknown_as_unigram(model.topology, len(model.vocabulary))).warning is None
+    by_words = sample_approx(NGramSource(model), topology, samples=1, seed=1)
+    assert by_words.warning
+
+
+def test_words_that_cannot_be_spelled_are_left_to_unknown(pieces: WordPieces) -> None:
+    """They had a weight of e⁻³⁵."""
+    model = trained(UNCASED, smoothing="witten-bell")
+    extended = Vocabulary.of([*model.vocabulary.words, "ж", "жук"])
+    source = piece_source(model, pieces)
+    assert spellable_words(source, pieces, extended).words == model.vocabulary.words
+    cased = trained([*CASED, ["ж", "Жук", "New"]])
+    nn2wfa = PieceNN2WFA(source, Capitalizer(cased), [cased], pieces=pieces, samples=500, seed=1)
+    assert nn2wfa.unspelled == 2
+    result = nn2wfa(cased)
+    assert not {"ж", "Жук"} & set(result.model.vocabulary.words)
+    assert result.model.log_weight.min() > -20
+
+
+def test_capitals_keep_the_visits_of_the_network(pieces: WordPieces) -> None:
+    """Capitals are given by other samples; what counts for people is what the network's own samples visited."""
+    source, A_W = piece_source(trained(UNCASED, smoothing="witten-bell"), pieces), trained(CASED, order=3)
+    few = PieceNN2WFA(source, Capitalizer(A_W), [A_W], pieces=pieces, samples=3, capital_samples=5000, seed=1)
+    many = PieceNN2WFA(source, Capitalizer(A_W), [A_W], pieces=pieces, samples=5000, seed=1)
+    assert few(A_W).warning
+    assert many(A_W).warning is None
+    pruned = fit_within(few(A_W), few(A_W).model.topology.arcs - 5)
+    assert 0 < pruned.unvisited_ngrams <= few(A_W).unvisited_ngrams
 
 
 # -- count once, use often --------------------------------------------------------------------------------------------
@@ -204,6 +278,43 @@ def test_an_inferred_topology_keeps_to_its_budget() -> None:
         infer_model(source, InferenceOptions(samples=10, max_ngrams=5), seed=4)
 
 
+def test_word_pieces_infer_a_topology_of_words(pieces: WordPieces) -> None:
+    model = trained(UNCASED, smoothing="witten-bell")
+    source = piece_source(model, pieces)
+    options = InferenceOptions(samples=3000, order=3, max_ngrams=90)
+    inferred = infer_word_model(source, pieces, options, seed=4)
+    assert inferred.topology.arcs <= 90
+    assert inferred.topology.order == 3
+    assert set(inferred.vocabulary.words) <= set(model.vocabulary.words)
+    assert len(inferred.vocabulary) > 0.9 * len(model.vocabulary)
+    ngrams = [row.tolist() for row in ngrams_of(inferred.topology)]
+    assert [UNK] in ngrams
+    assert not any(UNK in ngram for ngram in ngrams if len(ngram) > 1)
+    cased = infer_word_model(source, pieces, options, seed=4, capitalizer=Capitalizer(trained(CASED)))
+    assert any(word != uncase(word) for word in cased.vocabulary.words)
+    small = infer_word_model(source, pieces, InferenceOptions(samples=3000, max_ngrams=20), seed=4)
+    assert len(small.vocabulary) == 10 + 3
+
+
+def test_samples_of_word_pieces_read_as_words(pieces: WordPieces) -> None:
+    source = piece_source(trained(UNCASED, smoothing="witten-bell"), pieces)
+    labels = source.vocabulary
+
+    def code(word: str) -> list[int]:
+        return [labels[pieces.pieces[i]] for i in pieces.encode(word)]
+
+    letters = [labels[x] for x in ("i", "n", "▁")]
+    assert letters != code("in")  # another spelling of the same word
+    rows = [[*code("in"), *code("york")], [], [*code("in"), *letters, *code("film")[:-1]], code("new")]
+    corpus = read_words(source, pieces, Ragged.from_rows(rows), min_count=1, max_words=9)
+    assert set(corpus.vocabulary.words[3:]) == {"in", "york", "new"}
+    assert [corpus.vocabulary.decode(row.tolist()) for row in corpus.sentences] == [
+        ["in", "york"], [], ["in", "<unk>"], ["new"],
+    ]  # fmt: skip
+    assert read_words(source, pieces, Ragged.from_rows(rows), min_count=2, max_words=9).vocabulary.words[3:] == ("in",)
+    assert read_words(source, pieces, Ragged.from_rows(rows), min_count=1, max_words=1).vocabulary.words[3:] == ("in",)
+
+
 def test_inference_and_counting_draw_different_samples() -> None:
     source = NGramSource(trained(UNCASED))
     asked = list[int]()
@@ -236,6 +347,8 @@ def test_algorithm_1(by: str, pieces: WordPieces) -> None:
     text = Ragged.from_rows([result.external.vocabulary.encode(sentence) for sentence in CASED])
     perplexity = {name: score(model, text).perplexity for name, model in result.by_letter().items()}
     assert perplexity["e"] < 12
+    assert min(model.log_weight.min() for model in result.by_letter().values()) > -20
+    assert result.warnings() == {}
     assert all(fit.after <= fit.before + 1e-2 for fit in result.fits.values())
     frequency = {word: float(n) for word, n in WORDS.items()} | {"zebra": 3.0, "yak": 1.0}
     for name, final in final_models(result.refitted, frequency, capitalizer, budget).items():
@@ -274,3 +387,26 @@ def test_earnest_through_300_pieces(earnest: list[str], tmp_path: Path) -> None:
     assert compose(spell_words(words, pieces, source.vocabulary), topology).topology.arcs < 6 * topology.arcs
     a, b = score(by_words, test_text).perplexity, score(by_pieces, test_text).perplexity
     assert b == pytest.approx(a, rel=0.005)
+
+
+@pytest.mark.slow
+def test_earnest_on_a_foreign_topology(earnest: list[str], tmp_path: Path) -> None:
+    """By words 307.5; by word pieces it was 357.5, with 2,176 n-grams at e⁻³⁵."""
+    lines = [line.split() for line in earnest]
+    count = Counter(word for line in lines for word in line)
+    words = Vocabulary.of(sorted(count, key=lambda word: -count[word]))
+    own, foreign, test_text = (
+        Ragged.from_rows([words.encode(s) for s in part]) for part in (lines[:600], lines[600:1200], lines[1200:])
+    )
+    options = TrainingOptions(order=3, smoothing="witten-bell", open_vocabulary=True)
+    model = train(Corpus(own, words), options)
+    topology = with_unknown_as_unigram(train(Corpus(foreign, words), options).topology, len(words))
+    pieces = train_pieces(count, size=300, path=tmp_path / "pieces.model")
+    source = piece_source(model, pieces)
+    for samples, within in ((20_000, 0.03), (200_000, 0.01)):
+        by_words = sample_approx(NGramSource(model), topology, samples=samples, seed=7).model
+        counts = count_by_pieces(source, pieces, topology, words, samples=samples, seed=7)
+        by_pieces = fit(counts, words).model
+        assert by_pieces.log_weight.min() > -20
+        a, b = score(by_words, test_text).perplexity, score(by_pieces, test_text).perplexity
+        assert b == pytest.approx(a, rel=within)
