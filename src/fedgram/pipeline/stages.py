@@ -9,7 +9,7 @@ and copy them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedgram.pipeline import evaluation_stages, model_stages, network_stages, re
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_stages import model_files
 from fedgram.pipeline.report_stage import report, report_files
-from fedgram.pipeline.workspace import Stage
+from fedgram.pipeline.workspace import Stage, Work
 
 TEXT = ("users.arrow", "supplement.txt", "whitelist.txt")
 Means = Mapping[str, Any]
@@ -182,4 +182,9 @@ def _stage(
     """A stage whose function is given the work and its settings, which are also what its key depends on."""
     config = [asdict(value) if is_dataclass(value) and not isinstance(value, type) else value for value in settings]
     paths = {source: Path(path) for source, path in (sources or {}).items()}
-    return Stage(name, outputs, lambda work: function(work, *settings), inputs, paths, config)
+
+    @wraps(function)  # a stage's key depends on the code of the function inside
+    def run(work: Work) -> None:
+        function(work, *settings)
+
+    return Stage(name, outputs, run, inputs, paths, config)

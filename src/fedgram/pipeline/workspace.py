@@ -1,10 +1,10 @@
 """The folder of a run: artefacts on disk, and a manifest that says where each came from.
 
 A stage is a name, the files it reads, the files it writes, its part of the configuration, and a function. Its *key*
-is a digest of all that its result depends on: the stage, its configuration, the content of what it reads, and this
-program's version. A stage whose key stands in the manifest, with files that still have the digests noted there, is
-not run again; as keys hold the content of inputs, a stage that makes the same bytes again does not disturb those
-after it.
+is a digest of all that its result depends on: the stage, its configuration, the content of what it reads, this
+program's version, and the code that it runs (`fedgram.core.sources`). A stage whose key stands in the manifest, with
+files that still have the digests noted there, is not run again; as keys hold the content of inputs, a stage that makes
+the same bytes again does not disturb those after it.
 
 A stage works in a folder of its own, `.work/NAME-KEY`. When it is done, its files are flushed to the disk and moved
 to their place, and the manifest is replaced. So a run may be killed at any moment: what the manifest names is whole,
@@ -27,6 +27,7 @@ from typing import Any
 
 from fedgram import __version__
 from fedgram.core.errors import FedgramError, InputError, InvariantError
+from fedgram.core.sources import code_digest
 from fedgram.core.storage import atomic_write
 from fedgram.pipeline.strict_toml import digest
 
@@ -88,7 +89,7 @@ class Workspace:
 
     @property
     def artefacts(self) -> Mapping[str, Mapping[str, Any]]:
-        """By stage: key, digests of configuration, inputs and files, seconds, peak memory and version."""
+        """By stage: key, version, digests of code, configuration, inputs and files, seconds, and peak memory."""
         return self._manifest
 
     def plan(self, stages: Sequence[Stage], until: str | None = None) -> list[Planned]:
@@ -111,7 +112,10 @@ class Workspace:
         begin: Callable[[str, int | None], Advance] = _silent,
     ) -> None:
         """Run what is not there yet, in order; `on_stage` is told of every stage and why it runs, None if not."""
-        for stage in _checked(stages, until):
+        wanted = _checked(stages, until)
+        for stage in wanted:
+            code_digest(stage.function)  # sources are read before the first stage, as they may be edited meanwhile
+        for stage in wanted:
             reason = self._reason(stage)
             on_stage(stage, reason)
             if reason:
@@ -131,6 +135,8 @@ class Workspace:
             return "another version of fedgram"
         if noted["config"] != digest(stage.config):
             return "its configuration changed"
+        if noted.get("code") != code_digest(stage.function):
+            return "its code changed"
         inputs = self._input_digests(stage)
         for name in sorted(inputs.keys() | noted["inputs"].keys()):
             if inputs.get(name) != noted["inputs"].get(name):
@@ -233,7 +239,9 @@ def open_workspace(folder: str | Path) -> Iterator[Workspace]:
 
 def _key(stage: Stage, inputs: Mapping[str, str | None]) -> tuple[dict[str, Any], str]:
     """What a stage's result depends on, and its digest."""
-    noted = {"version": __version__, "config": digest(stage.config), "inputs": inputs}
+    noted = {
+        "version": __version__, "code": code_digest(stage.function), "config": digest(stage.config), "inputs": inputs,
+    }  # fmt: skip
     return noted, hashlib.sha256(json.dumps([stage.name, noted], sort_keys=True).encode()).hexdigest()
 
 

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from fedgram.core.errors import FedgramError, InputError, InvariantError
+from fedgram.core.sources import code_digest
 from fedgram.pipeline.workspace import MANIFEST, Stage, Work, Workspace, open_workspace
 
 
@@ -104,6 +106,58 @@ def test_the_plan_says_why(tmp_path: Path, recorder: Recorder) -> None:
             space.plan(recorder.stages(), "ended")
 
 
+def test_a_stage_whose_code_changed_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stages(folder: str, code: str) -> list[Stage]:
+        (tmp_path / folder).mkdir()
+        module = ModuleType("steps")
+        module.__file__ = str(tmp_path / folder / "steps.py")
+        Path(module.__file__).write_text(f"def step(work):\n    {code}\n    work.write('out').write_text('done')\n")
+        exec(Path(module.__file__).read_text(), module.__dict__)
+        monkeypatch.setitem(sys.modules, "steps", module)
+        return [Stage("step", ("out",), module.step), Stage("copy", ("copied",), copy, inputs=("out",))]
+
+    def copy(work: Work) -> None:
+        work.write("copied").write_text(work.read("out").read_text())
+
+    def run(space: Workspace, stages: list[Stage]) -> list[str | None]:
+        reasons: list[str | None] = []
+        space.run(stages, on_stage=lambda _, reason: reasons.append(reason))
+        return reasons
+
+    with open_workspace(tmp_path / "w") as space:
+        old = stages("old", "pass")
+        place = space.place(old[0])
+        assert run(space, old) == ["new", "new"]
+        new = stages("new", "import fedgram.core.arrays")
+        assert space.place(new[0]) != place  # checkpoints of other code are not found
+        assert [p.reason for p in space.plan(new)] == ["its code changed", "out may change"]
+        assert run(space, new) == ["its code changed", None]  # the same bytes: the stage after it is spared
+        assert run(space, stages("moved", "import fedgram.core.arrays")) == [None, None]
+
+
+def test_a_manifest_from_before_code_was_noted(tmp_path: Path, recorder: Recorder) -> None:
+    with open_workspace(tmp_path / "w") as space:
+        recorder.run(space)
+    manifest = json.loads((tmp_path / "w" / MANIFEST).read_text())
+    for noted in manifest["artefacts"].values():
+        del noted["code"]
+    (tmp_path / "w" / MANIFEST).write_text(json.dumps(manifest))
+    with open_workspace(tmp_path / "w") as space:
+        assert space.plan(recorder.stages())[0].reason == "its code changed"
+
+
+def test_stages_of_a_run_have_the_code_of_their_functions() -> None:
+    from fedgram.pipeline import network_stages, text_stages
+    from fedgram.pipeline.config import RunConfig
+    from fedgram.pipeline.stages import run_stages
+
+    stages = {stage.name: stage.function for stage in run_stages(RunConfig())}
+    of = {name: code_digest(function) for name, function in stages.items()}
+    assert of["population"] == of["unigrams"] == code_digest(text_stages.population)
+    assert of["train_words"] == code_digest(network_stages.train_network) != of["population"]
+    assert None not in of.values()
+
+
 def test_until_and_being_told(tmp_path: Path, recorder: Recorder) -> None:
     told = []
     with open_workspace(tmp_path / "w") as space:
@@ -118,7 +172,7 @@ def test_the_manifest_names_every_artefact(tmp_path: Path, recorder: Recorder) -
         manifest = json.loads((tmp_path / "w" / MANIFEST).read_text())
         assert manifest["artefacts"] == space.artefacts
     noted = manifest["artefacts"]["added"]
-    assert set(noted) == {"key", "config", "inputs", "files", "seconds", "peak_bytes", "version"}
+    assert set(noted) == {"key", "config", "inputs", "files", "seconds", "peak_bytes", "version", "code"}
     assert set(noted["inputs"]) == {"scaled.txt"}
     assert noted["inputs"]["scaled.txt"] == manifest["artefacts"]["scaled"]["files"]["scaled.txt"]["sha256"]
     assert noted["files"]["added.txt"]["bytes"] == 1
