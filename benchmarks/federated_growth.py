@@ -12,24 +12,24 @@ import multiprocessing
 import re
 import tempfile
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from benchmarks.measure import save
 
-from fedgram.fedavg.engine import chunk_size, plan_round, train_round
-from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
-from fedgram.federated.cohort import CohortPlan, choose_cohort
-from fedgram.federated.driver import Devices
+from fedgram.fedavg.task import FedAvgState, FederatedAveraging, TrainingPlan
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.fleet import RoundSum
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import RunOptions, Unwatched, run_rounds
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.neural.model import PRESETS, initial_weights
-from fedgram.neural.network import as_arrays
-from fedgram.neural.ranks import Ranks
+from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import Population, open_population, write_population
-from fedgram.text.vocabulary import SPECIAL
+from fedgram.text.vocabulary import Vocabulary
 
-SENTENCES, LENGTH, CPU = 10, 12, torch.device("cpu")
+SENTENCES, LENGTH, ROUNDS = 10, 12, 3
 
 
 def population(users: int, words: int) -> Population:
@@ -40,19 +40,24 @@ def population(users: int, words: int) -> Population:
     )  # fmt: skip
 
 
+class Stopwatch(Unwatched):
+    """Takes note of the fastest round, and of the tokens in the last."""
+
+    best, tokens = float("inf"), 0
+
+    def after_round(self, state: FedAvgState, number: int, found: RoundSum, seconds: float) -> None:  # noqa: ARG002
+        self.best, self.tokens = min(self.best, seconds), state.targets
+
+
 def measure(path: str, preset: str, clients: int, answer: Any) -> None:
     torch.set_num_threads(1)
-    people, shape = open_population(path), PRESETS[preset].shape
-    devices = Devices(people, (np.arange(len(people.words)) + len(SPECIAL)).astype(np.int32), people.clients("train"))
-    task = FederatedAveraging(shape, as_arrays(initial_weights(shape, seed=0)), TrainingPlan(rows=8, length=12))
-    best, tokens = float("inf"), 0
-    for number in (1, 2, 3):
-        began = perf_counter()
-        cohort = choose_cohort(CohortPlan(clients), devices.clients, seed=1, round_number=number)
-        size = chunk_size(task, CPU)
-        chunks, report = plan_round(task, devices, cohort, seed=1, round_number=number, chunk=size)
-        train_round(task, task.init(), chunks, device=CPU, ranks=Ranks())
-        best, tokens = min(best, perf_counter() - began), report.targets
+    people, shape, watch = open_population(path), PRESETS[preset].shape, Stopwatch()
+    words = Vocabulary.of(people.words)
+    plan, weights = TrainingPlan(rows=8, length=12), as_arrays(initial_weights(shape, seed=0))
+    job = Job(FederatedAveraging(shape, weights, plan, Coding(words, words)), seed=1)
+    fleet = SimulatedFleet(job, people, people.clients("train"))
+    run_rounds(job, fleet, RunOptions(ROUNDS, RoundPlan(clients)), watch=watch)
+    best, tokens = watch.best, watch.tokens
     status = Path("/proc/self/status").read_text()
     own, mapped = (int(re.findall(rf"{name}:\s+(\d+)", status)[0]) / 1e3 for name in ("RssAnon", "RssFile"))
     answer.put((best, tokens, own, mapped))

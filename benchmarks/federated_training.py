@@ -20,20 +20,22 @@ import torch
 from benchmarks.measure import save
 
 from fedgram.core.arrays import Ragged
-from fedgram.fedavg.engine import Chunk, chunk_size, train_round
+from fedgram.fedavg.engine import Chunk, chunk_size
 from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
+from fedgram.federated.intake import Intake
 from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.devices import choose_device
 from fedgram.neural.model import PRESETS, initial_weights, word_losses
 from fedgram.neural.network import as_arrays, as_tensors
-from fedgram.neural.ranks import Ranks
 
 ROWS, LENGTH = 8, 12
 
 
-def make(preset: str, clients: int, steps: int, chunk: int) -> tuple[FederatedAveraging, list[Chunk]]:
-    shape = PRESETS[preset].shape
-    task = FederatedAveraging(shape, as_arrays(initial_weights(shape, seed=0)), TrainingPlan(rows=ROWS, length=LENGTH))
+def make(preset: str, clients: int, steps: int, chunk: int, device: str) -> tuple[FederatedAveraging, list[Chunk]]:
+    """A task, and clients in chunks; no chunk size (0) means the engine's own."""
+    shape, plan = PRESETS[preset].shape, TrainingPlan(rows=ROWS, length=LENGTH)
+    task = FederatedAveraging(shape, as_arrays(initial_weights(shape, seed=0)), plan, torch_device=device)
+    chunk = chunk or chunk_size(task)
     rng = np.random.default_rng(0)
     sentences = [
         Ragged.from_rows(rng.integers(3, shape.words, (steps * ROWS, LENGTH - 1)).tolist()) for _ in range(clients)
@@ -41,13 +43,15 @@ def make(preset: str, clients: int, steps: int, chunk: int) -> tuple[FederatedAv
     chunks = []
     for first in range(0, clients, chunk):
         own = sentences[first : first + chunk]
-        chunks.append(Chunk(pack_clients(own, rows=ROWS, length=LENGTH), np.ones(len(own))))
+        numbers = tuple(range(first, first + len(own)))
+        chunks.append(Chunk(numbers, pack_clients(own, rows=ROWS, length=LENGTH), np.ones(len(own))))
     return task, chunks
 
 
 def plain_loop(task: FederatedAveraging, chunks: list[Chunk], device: str) -> None:
     start = as_tensors(task.start, device)
     for chunk in chunks:
+        assert chunk.batches is not None
         for words, targets in zip(chunk.batches.words, chunk.batches.targets, strict=True):
             w = {name: v.clone().requires_grad_() for name, v in start.items()}
             optimizer = torch.optim.SGD(w.values(), lr=task.plan.local.learning_rate)
@@ -67,6 +71,7 @@ def with_vmap(task: FederatedAveraging, chunks: list[Chunk], device: str) -> Non
     gradients = torch.func.vmap(torch.func.grad(loss))
     start = as_tensors(task.start, device)
     for chunk in chunks:
+        assert chunk.batches is not None
         stack = {name: w.expand(len(chunk.weight), *w.shape).clone() for name, w in start.items()}
         x, y = (torch.from_numpy(a).long().to(device) for a in (chunk.batches.words, chunk.batches.targets))
         for t in range(x.shape[1]):
@@ -88,22 +93,24 @@ def copied_bytes_a_second() -> float:
     return 8 * len(a) / timed(copy, repeats=5)
 
 
-def engine(task: FederatedAveraging, chunks: list[Chunk], device: str) -> None:
-    train_round(task, task.init(), chunks, device=torch.device(device), ranks=Ranks())
-    if device == "cuda":
-        torch.cuda.synchronize()
+def engine(task: FederatedAveraging, chunks: list[Chunk]) -> None:
+    """A round up to its exact, judged sum."""
+    intake = Intake(task)
+    task.client_updates(task.broadcast(task.init()), chunks, intake)
+    if intake.refused or intake.total.devices != sum(len(chunk.devices) for chunk in chunks):
+        raise SystemExit(f"not all updates were accepted: {dict(intake.refused)}")
 
 
 def worker(preset: str, clients: int, steps: int, rank: int, size: int, ready: Any, go: Any, ended: Any) -> None:
     torch.set_num_threads(1)
-    task, chunks = make(preset, clients, steps, chunk_size(make(preset, 1, 1, 1)[0], torch.device("cpu")))
-    engine(task, chunks[:1], "cpu")
+    task, chunks = make(preset, clients, steps, 0, "cpu")
+    engine(task, chunks[:1])
     ready.release()
     go.wait()
     best = float("inf")
     for _ in range(3):
         began = perf_counter()
-        engine(task, chunks[rank::size], "cpu")
+        engine(task, chunks[rank::size])
         best = min(best, perf_counter() - began)
     ended.put(best)
 
@@ -147,14 +154,12 @@ def main() -> None:
     torch.set_num_threads(1)
     for preset in [given.preset] if given.preset else ["W_30K", "W_demo"]:
         clients = given.clients or {"W_30K": 4, "W_demo": 32}.get(preset, 8)
-        alone = make(preset, 1, 1, 1)[0]
-        chunk = chunk_size(alone, torch.device(device))
-        task, chunks = make(preset, clients, given.steps, chunk)
-        engine(task, chunks, device)
-        plain_loop(task, make(preset, 1, 1, 1)[1], device)
+        task, chunks = make(preset, clients, given.steps, 0, device)
+        engine(task, chunks)
+        plain_loop(task, make(preset, 1, 1, 1, device)[1], device)
         tokens = clients * given.steps * ROWS * LENGTH
         few_clients = min(clients, 8 if device == "cpu" else 2)
-        loop_clients = make(preset, few_clients, given.steps, 1)[1]
+        loop_clients = make(preset, few_clients, given.steps, 1, device)[1]
         loop = timed(plain_loop, task, loop_clients, device) * clients / few_clients
         row = {
             "preset": preset,
@@ -162,14 +167,14 @@ def main() -> None:
             "stack": len(chunks[0].weight),
             "plain loop, tokens/s": tokens / loop,
         }
-        own = timed(engine, task, chunks, device)
+        own = timed(engine, task, chunks)
         row |= {"engine, tokens/s": tokens / own, "ratio": loop / own}
         if device == "cpu":
             cores = os.cpu_count() or 1
             shared = on_all_cores(preset, clients, given.steps, cores)
             row |= {f"engine on {cores} cores": tokens / shared, "ratio on all cores": loop / shared}
         else:
-            few = make(preset, min(clients, 50), given.steps, 50)[1]
+            few = make(preset, min(clients, 50), given.steps, 50, device)[1]
             with_vmap(task, few, device)
             row["vmap, tokens/s"] = tokens / (timed(with_vmap, task, few, device) * clients / min(clients, 50))
             steps = 12.0 * task.shape.parameters() * clients * given.steps / copied_bytes_a_second()

@@ -1,14 +1,16 @@
-"""A federation whose server is killed again and again: SIGKILL, at random moments, and started anew each time.
+"""A federation whose server and run are killed again and again: SIGKILL, at random moments, and started anew each time.
 
     python -m benchmarks.federation_faults [--kills 20] [--rounds 60] [--devices 4]
 
-Devices are threads that compute real updates. Both of the server's processes are killed in turn: the SuperLink, with
-all that it started, and the ServerApp alone, each time up to a second after a round was seen to go on, which is in it
-or in the next. At the end the network must be, bit for bit, the one that the in-process driver trains: had a report
-been lost, counted twice or a round been half applied, it would differ.
+Devices are threads that compute real updates. Three kinds of processes are killed in turn: the SuperLink, with all that
+it started; the ServerApp alone; and the run, which has the round loop. Each kill comes up to a second after a round was
+seen to go on, which is in it or in the next; a round is hit at most twice, as a ServerApp that dies five times without
+an answer ends a run. At the end the network must be, bit for bit, the one that the simulation
+trains: had a report been lost, counted twice or a round been half applied, it would differ.
 """
 
 import argparse
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -21,27 +23,56 @@ import numpy as np
 from benchmarks.light_devices import LightDevice
 from benchmarks.measure import save
 
-from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
-from fedgram.federated.cohort import CohortPlan
-from fedgram.federated.driver import Devices, run_rounds
+from fedgram.fedavg.task import FedAvgState, FederatedAveraging, TrainingPlan
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.fleet import Fleet
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import Run, RunOptions, run_rounds
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.flower.control import admit
 from fedgram.flower.device import Device
-from fedgram.flower.folder import FederationConfig, make_folder
-from fedgram.flower.job import FedAvgJob
+from fedgram.flower.folder import FederationConfig, make_folder, open_folder
 from fedgram.flower.journal import read_status
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.flower.orders import Order, trained, write_order
 from fedgram.flower.processes import end, start_superlink, wait_until_served
-from fedgram.flower.rounds import RoundPlan
+from fedgram.flower.remote_fleet import Patience
+from fedgram.flower.served_fleet import ServedFleet
 from fedgram.flower.store import open_store, write_store
-from fedgram.flower.submit import carry_out
+from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.model import ModelShape, initial_weights
-from fedgram.neural.network import Coding, Network, as_arrays
-from fedgram.text.population import population_from_messages
+from fedgram.neural.network import Coding, as_arrays
+from fedgram.text.population import Population, population_from_messages
 from fedgram.text.synthetic import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
-SEED, AFTER = 3, 1.0  # seconds, longer than a round
+SEED, AFTER, IN_A_ROUND = 3, 1.0, 2  # seconds, longer than a round; and kills
+
+
+def rows(count: int) -> list[tuple[str, str, str | None]]:
+    return list(SyntheticPopulation("en_us", seed=SEED).rows(count))
+
+
+def people_of(count: int) -> Population:
+    return population_from_messages((user, text, "train") for user, text, _ in rows(count))
+
+
+def job_of(people: Population) -> Job[FedAvgState]:
+    words = Vocabulary.of(list(dict.fromkeys(w.lower() for w in people.words))[:200])
+    shape, plan = ModelShape(len(words), 16, 24), TrainingPlan(LocalTraining(0.1), max_sentences=8)
+    weights = as_arrays(initial_weights(shape, seed=0))
+    return Job(FederatedAveraging(shape, weights, plan, Coding(words, words)), SEED)
+
+
+def train(job: Job[FedAvgState], fleet: Fleet, rounds: int, count: int, folder: Path | None = None) -> Run[FedAvgState]:
+    devices = max(2, count - 1)
+    return run_rounds(job, fleet, RunOptions(rounds, RoundPlan(devices, 1.0, minimum=devices)), folder=folder)
+
+
+def run_process(home: str, work: str, rounds: int, count: int) -> None:
+    """The run, as a process that may be killed."""
+    job = job_of(people_of(count))
+    with ServedFleet(open_folder(home), Path(work), job, Patience(wait_for=count)).working(rounds) as fleet:
+        train(job, fleet, rounds, count, Path(work) / "rounds")
 
 
 def server_app(port: int) -> int | None:
@@ -66,6 +97,37 @@ def in_a_round_since(folder: Path, moment: float, done: threading.Event, seconds
     return False
 
 
+class Runs:
+    """Starts the run again whenever it was killed; `done` is set when it has ended by itself."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments, self._context = arguments, multiprocessing.get_context("spawn")
+        self.done, self.code = threading.Event(), -1
+        self._process = self._start()
+        self._thread = threading.Thread(target=self._look_after)
+        self._thread.start()
+
+    def _start(self) -> Any:
+        process = self._context.Process(target=run_process, args=self._arguments, daemon=True)
+        process.start()
+        return process
+
+    def _look_after(self) -> None:
+        while True:
+            self._process.join()
+            if self._process.exitcode != -signal.SIGKILL:
+                break
+            self._process = self._start()
+        self.code = self._process.exitcode
+        self.done.set()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def join(self) -> None:
+        self._thread.join()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("kills", 20), ("rounds", 60), ("devices", 4)):
@@ -76,83 +138,61 @@ def main() -> None:
 
 
 def measure(folder: Path, kills: int, rounds: int, count: int) -> None:
-    rows = list(SyntheticPopulation("en_us", seed=SEED).rows(count))
-    people = population_from_messages((user, text, "train") for user, text, _ in rows)
-    words = Vocabulary.of(list(dict.fromkeys(w.lower() for w in people.words))[:200])
-    shape, plan, coding = ModelShape(len(words), 16, 24), TrainingPlan(max_sentences=8), Coding(words, words)
-    start = Network(shape, as_arrays(initial_weights(shape, seed=0)), coding)
-    home = make_folder(folder / "federation", FederationConfig(port=free_port()))
-    job, work = FedAvgJob(shape, plan, coding, SEED), folder / "work"
-    in_a_round = max(2, count - 1)
-    write_order(
-        work,
-        Order(rounds, RoundPlan(in_a_round, 1.0, minimum=in_a_round, wait_for=count), str(home.server)),
-        job,
-        start,
-    )
-    stop, done = threading.Event(), threading.Event()
+    people, texts = people_of(count), rows(count)
+    home = make_folder(folder / "federation", FederationConfig(port=free_port(), masked_with=0))
+    job, work = job_of(people), folder / "work"
+    stop = threading.Event()
     log = (folder / "superlink.log").open("ab")
     link = start_superlink(home, host="127.0.0.1", log=log)
     wait_until_served(home, link)
-    devices = []
     for number, name in enumerate(people.client_ids):
-        write_store(folder / f"{number}.sqlite", number, [text for user, text, _ in rows if user == name])
+        write_store(folder / f"{number}.sqlite", number, [text for user, text, _ in texts if user == name])
         write_device_key(home.node(number))
         admit(home, read_public_key(home.node(number) / "key.pub"), f"device-{number}")
         own = Device(open_store(folder / f"{number}.sqlite"), home.node(number) / "jobs")
-        devices.append(LightDevice(home, read_private_key(home.node(number) / "key"), answering(own), stop, 0.3))
-        devices[-1].start()
-
-    trouble: list[BaseException] = []
-
-    def look_after() -> None:
-        try:
-            carry_out(home, work)
-        except BaseException as error:
-            trouble.append(error)
-        finally:
-            done.set()
-
+        LightDevice(home, read_private_key(home.node(number) / "key"), answering(own), stop, 0.3).start()
     began = time.perf_counter()
-    looking = threading.Thread(target=look_after)
-    looking.start()
+    runs = Runs(str(home.path), str(work), rounds, count)
     rng = np.random.default_rng(SEED)
-    killed: dict[str, int] = {"SuperLink": 0, "ServerApp": 0}
-    while sum(killed.values()) < kills and not done.is_set():
-        if not in_a_round_since(home.server, time.time(), done):
+    killed: dict[str, int] = {"SuperLink": 0, "ServerApp": 0, "run": 0}
+    hit = list[int]()
+    while sum(killed.values()) < kills and not runs.done.is_set():
+        if not in_a_round_since(home.server, time.time(), runs.done):
             continue
-        done.wait(float(rng.uniform(0.0, AFTER)))
-        app = server_app(home.config.port)
-        if app is not None and rng.random() < 0.5:
+        if hit[-IN_A_ROUND:].count(number := read_status(home.server)["round"]) == IN_A_ROUND:
+            continue
+        hit.append(number)
+        runs.done.wait(float(rng.uniform(0.0, AFTER)))
+        app, which = server_app(home.config.port), str(rng.choice(list(killed)))
+        if which == "run":
+            runs.kill()
+        elif which == "ServerApp" and app is not None:
             os.kill(app, signal.SIGKILL)
-            killed["ServerApp"] += 1
-            continue
-        link.kill()
-        end(link)
-        killed["SuperLink"] += 1
-        link = start_superlink(home, host="127.0.0.1", log=log)
-    looking.join()
+        else:
+            which = "SuperLink"
+            link.kill()
+            end(link)
+            link = start_superlink(home, host="127.0.0.1", log=log)
+        killed[which] += 1
+    runs.join()
     stop.set()
     end(link)
-    if trouble:
-        raise trouble[0]
-    network, story = trained(work)
-    alone: Any = run_rounds(
-        FederatedAveraging(shape, start.weights, plan),
-        Devices(people, coding.codes(people.words).values, people.clients()),
-        CohortPlan(in_a_round, 1.0, 0.0), rounds=rounds, seed=SEED,
-    )  # fmt: skip
-    same = all(np.array_equal(w, alone.model.weights[name]) for name, w in network.weights.items())
+    if runs.code:
+        raise SystemExit(f"the run ended with code {runs.code}")
+    alone = SimulatedFleet(job, people, people.clients(), dropout=0.0)
+    ours, wanted = train(job, alone, rounds, count, work / "rounds"), train(job, alone, rounds, count)
+    same = all(np.array_equal(w, wanted.state.model.weights[name]) for name, w in ours.state.model.weights.items())
     save(
         "federation_faults",
         [{"kills of the SuperLink": killed["SuperLink"], "of the ServerApp": killed["ServerApp"],
-          "rounds": len(story["loss"]), "reports counted": story["reports"], "seconds": time.perf_counter() - began,
-          "the driver's network, bit for bit": "yes" if same else "no"}],
+          "of the run": killed["run"], "rounds": ours.progress.round, "reports counted": ours.progress.tally.reports,
+          "rounds tried again": ours.progress.abandoned, "seconds": time.perf_counter() - began,
+          "the simulation's network, bit for bit": "yes" if same else "no"}],
     )  # fmt: skip
     if sum(killed.values()) < kills:
         raise SystemExit(f"all rounds were done after {sum(killed.values())} of {kills} kills; use more --rounds")
     if not same:
-        raise SystemExit("the network differs from the driver's")
+        raise SystemExit("the network differs from the simulation's")
 
 
 def answering(device: Device) -> Any:

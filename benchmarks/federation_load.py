@@ -9,6 +9,7 @@ All are asked, and the first 95 % to report count. It says how far it is every t
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -26,76 +27,81 @@ from benchmarks.federation_faults import server_app
 from benchmarks.light_devices import LightDevice
 from benchmarks.measure import save
 
-from fedgram.fedavg.task import TrainingPlan
+from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.job import Job, job_from_bytes
+from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Update
+from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.control import admit
 from fedgram.flower.device import Device
 from fedgram.flower.folder import FederationConfig, Folder, make_folder, open_folder
-from fedgram.flower.job import FedAvgJob, Job, UnigramJob, job_digest, job_from_bytes
 from fedgram.flower.journal import read_status
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.flower.orders import Order, write_order
 from fedgram.flower.processes import end, start_superlink, wait_until_served
-from fedgram.flower.rounds import RoundPlan
+from fedgram.flower.remote_fleet import Patience
+from fedgram.flower.served_fleet import ServedFleet
 from fedgram.flower.store import DeviceStore, write_store
-from fedgram.flower.submit import carry_out
 from fedgram.neural.model import PRESETS, initial_weights
-from fedgram.neural.network import Coding, Network, as_arrays
+from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.vocabulary import Vocabulary
 
 PROCESSES, WORDS, SAY = 4, 1000, 10.0
 UNIGRAMS = "unigrams"
 
 
-def make_job(preset: str) -> tuple[Job, Network | None]:
+def make_job(preset: str) -> Job[Any]:
     """A job of a preset's size; words stand for its pieces too."""
     size = WORDS if preset == UNIGRAMS else PRESETS[preset].shape.words
     words = Vocabulary.of([f"w{k}" for k in range(size - 3)])
     if preset == UNIGRAMS:
-        return UnigramJob(words, 1000.0, 1), None
-    shape, coding = PRESETS[preset].shape, Coding(words, words)
-    start = Network(shape, as_arrays(initial_weights(shape, seed=0)), coding)
-    return FedAvgJob(shape, TrainingPlan(), coding, 1), start
+        return Job(UnigramTask(words, clip=1000.0), 1)
+    shape = PRESETS[preset].shape
+    weights = as_arrays(initial_weights(shape, seed=0))
+    return Job(FederatedAveraging(shape, weights, TrainingPlan(), Coding(words, words)), 1)
 
 
-class CannedJob:
-    """A job whose update is there already."""
+class Canned:
+    """A job, and an update of its size that is there already."""
 
-    def __init__(self, job: Job) -> None:
-        self.task = job.task
-        self.canned = Update.dense({name: np.full(n, 1e-4) for name, n in job.task().size.items()}, 1.0)
-        self.sent = update_to_bytes(self.canned)
-
-    def update(self, *_: object) -> Update:
-        return self.canned
+    def __init__(self, job: Job[Any]) -> None:
+        self.job = job
+        self.update = Update.dense({name: np.full(n, 1e-4) for name, n in job.task.size.items()}, 1.0)
+        self.sent = update_to_bytes(self.update)
 
 
-_CANNED: dict[str, CannedJob] = {}
+_CANNED: dict[str, Canned] = {}
 _MAKING = threading.Lock()
 
 
 class CannedDevice(Device):
-    """A device that has nothing to compute but masks."""
+    """A device that has nothing to compute but masks, and takes part whenever it is asked."""
 
     __slots__ = ()
 
     def join(self, request: dict[str, bytes]) -> dict[str, bytes]:
         """Keep the job in memory: what devices write to their disks is not the server's burden."""
-        digest = job_digest(request["job"])
+        digest = hashlib.sha256(request["job"]).hexdigest()
         with _MAKING:
             if digest not in _CANNED:
-                _CANNED[digest] = CannedJob(job_from_bytes(request["job"]))
+                _CANNED[digest] = Canned(job_from_bytes(request["job"]))
         return {"device": str(self.store.number).encode(), "ready": b"yes"}
 
-    def job(self, digest: str) -> Any:
+    def job(self, digest: str) -> Job[Any]:
         """The job that all devices of the process share."""
-        return _CANNED[digest]
+        return _CANNED[digest].job
 
     def report(self, request: dict[str, bytes]) -> dict[str, bytes]:
         """The update, in bytes."""
-        return {"update": self.job(request["job"].decode()).sent}
+        return {"update": _CANNED[request["job"].decode()].sent}
+
+    def _limit(self, job: Job[Any]) -> int | None:  # noqa: ARG002
+        return None
+
+    def _update(self, job: Job[Any], round_number: int, broadcast: bytes) -> Update:  # noqa: ARG002
+        return _CANNED[job.digest].update
 
 
 def crowd(folder: str, numbers: list[int], store: str, masked: int, stop: Any, results: Any) -> None:
@@ -166,12 +172,9 @@ def measure(folder: Path, o: argparse.Namespace) -> tuple[dict[str, object], boo
     count = o.devices
     config = FederationConfig(port=free_port(), masked_with=max(2, count // 2) if o.masked else 0, poll=o.poll)
     home = make_folder(folder / "federation", replace(config, in_memory=not o.on_disk))
-    (job, start), work = make_job(o.preset), folder / "work"
-    plan = RoundPlan(
-        ceil(0.95 * count), 1 / 0.95, minimum=max(1, count // 2), wait_for=ceil(0.98 * count), wait_seconds=o.limit,
-        deadline=o.limit, attempts=1,
-    )  # fmt: skip
-    write_order(work, Order(o.rounds, plan, str(home.server), masked_with=config.masked_with), job, start)
+    job, masking = make_job(o.preset), SecureSettings(min_devices=config.masked_with) if o.masked else None
+    plan = RoundPlan(ceil(0.95 * count), 1 / 0.95, minimum=max(1, count // 2), attempts=1)
+    patience = Patience(o.limit, o.limit, wait_for=ceil(0.98 * count))
     with (folder / "superlink.log").open("wb") as log:
         link = start_superlink(home, host="127.0.0.1", log=log)
     crowds: list[Any] = []
@@ -192,7 +195,8 @@ def measure(folder: Path, o: argparse.Namespace) -> tuple[dict[str, object], boo
 
         def run() -> None:
             try:
-                carry_out(home, work)
+                with ServedFleet(home, folder / "work", job, patience).working(o.rounds) as fleet:
+                    run_rounds(job, fleet, RunOptions(o.rounds, plan, masking))
             except BaseException as error:
                 trouble.append(error)
 
@@ -218,14 +222,16 @@ def measure(folder: Path, o: argparse.Namespace) -> tuple[dict[str, object], boo
     return table(o, home, job, watch, latencies), ended
 
 
-def table(o: argparse.Namespace, home: Folder, job: Job, watch: Watch, latencies: list[float]) -> dict[str, object]:
+def table(
+    o: argparse.Namespace, home: Folder, job: Job[Any], watch: Watch, latencies: list[float]
+) -> dict[str, object]:
     log = home.server / "log.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
     summed = [line for line in lines if line["event"] == "round summed"]
     reports = sum(line["reports"] for line in summed)
     row: dict[str, object] = {
         "devices": o.devices, "of the size of": o.preset, "masked": "yes" if o.masked else "no",
-        "numbers in an update": sum(job.task().size.values()), "rounds": f"{len(summed)} of {o.rounds}",
+        "numbers in an update": sum(job.task.size.values()), "rounds": f"{len(summed)} of {o.rounds}",
         "reports": reports,
     }  # fmt: skip
     if reports and latencies:

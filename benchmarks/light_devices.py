@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from fedgram.flower.folder import Folder
-from fedgram.flower.grid_fleet import from_records, to_records
+from fedgram.flower.grid_transport import from_records, to_records
 
 Answer = Callable[[str, dict[str, bytes]], Mapping[str, bytes]]
 

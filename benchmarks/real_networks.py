@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.arrays import Ragged
+from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
 from fedgram.text.population import Population
 
@@ -80,7 +81,6 @@ class Setting:
     """What recipes with the same start share: the population's words in the ids of a network, and its first weights."""
 
     def __init__(self, preset: str, data: Path, pieces: Path | None, epochs: int, rate: float, rows: int) -> None:
-        from fedgram.federated.driver import Devices
         from fedgram.neural.central_training import CentralTraining, train_centrally
         from fedgram.neural.devices import choose_device
         from fedgram.neural.model import PRESETS, ModelShape, initial_weights
@@ -96,14 +96,11 @@ class Setting:
             tuple(ids), z["split"], z["first_sentence"], z["first_token"], z["token"], tuple(words)
         )
         frequency = dict.fromkeys(frequent, 1.0)
-        self.pieces, self.coding = pieces is not None, (
+        self.coding = (
             piece_coding(pieces.read_bytes(), frequency, KNOWN_WORDS) if pieces
             else word_coding(frequency, shape.words)
         )  # fmt: skip
         self.shape = ModelShape(len(self.coding.vocabulary), shape.embedding, shape.hidden, shape.layers, shape.cell)
-        own = self.coding.codes(self.population.words)
-        clients = self.population.clients("train")
-        self.devices = Devices(self.population, own if pieces else own.values, clients)
         codes = self.coding.codes(other).take(z["supplement"])
         weights = {n: w.to(self.device) for n, w in initial_weights(self.shape, seed=3).items()}
         text = Ragged(codes.values, codes.offsets[z["supplement_offsets"]])
@@ -112,10 +109,13 @@ class Setting:
 
     def train(self, name: str, rounds: int, *, gradient_norm: float | None = None) -> Any:
         """Train by a recipe; a limit on gradients, however large, has torch differentiate in single precision."""
-        from fedgram.fedavg.run import Moment, RunOptions, train
+        from fedgram.fedavg.run import Following, Moment, train
         from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
         from fedgram.federated.averaging import ServerStep
-        from fedgram.federated.cohort import CohortPlan
+        from fedgram.federated.cohort import RoundPlan
+        from fedgram.federated.job import Job
+        from fedgram.federated.rounds import RunOptions
+        from fedgram.federated.simulation import SimulatedFleet
         from fedgram.neural.local_training import LocalTraining
         from fedgram.neural.scoring import text_to_score
 
@@ -127,10 +127,11 @@ class Setting:
             server_schedule=Schedule(recipe.schedule, rounds, last=0.02),
         )  # fmt: skip
 
+        speeds: list[float] = []
+
         def tell(moment: Moment) -> None:
+            speeds.append(moment.tokens_per_second)
             if s := moment.scores:
-                if not s.perplexity < 1e5:
-                    raise Diverged(f"{name} diverged in round {moment.round}")
                 top1 = "" if s.top1 is None else f"top-1 {s.top1:.2f} %, "
                 print(
                     f"{name}: round {moment.round}, loss {moment.loss:.4f}, dev SLL^e {s.sll_e:.3f}, {top1}"
@@ -138,14 +139,19 @@ class Setting:
                 )  # fmt: skip
 
         dev = text_to_score(self.coding, self.population, self.population.clients("dev"))
-        return train(
-            FederatedAveraging(self.shape, self.start, plan), self.devices, CohortPlan(CLIENTS), dev,
-            RunOptions(rounds, 7, max(1, rounds // 10)), pieces=self.pieces, device=str(self.device), on_round=tell,
+        job = Job(FederatedAveraging(self.shape, self.start, plan, self.coding, str(self.device)), 7)
+        fleet = SimulatedFleet(job, self.population, self.population.clients("train"))
+        began = perf_counter()
+        result = train(
+            job, fleet, RunOptions(rounds, RoundPlan(CLIENTS)), dev=dev,
+            following=Following(max(1, rounds // 10)), on_round=tell,
         )  # fmt: skip
-
-
-class Diverged(Exception):
-    """Training has left the weights where nothing can be learnt any more."""
+        rates = sorted(speeds[len(speeds) // 4 :])
+        print(
+            f"{name}: {rates[len(rates) // 2] / 1e6:.2f}M tokens/s in the median round (after the first quarter), "
+            f"{result.story['targets'] / (perf_counter() - began) / 1e6:.2f}M with evaluations", flush=True,
+        )  # fmt: skip
+        return result
 
 
 @cache
@@ -243,7 +249,7 @@ def main() -> None:
             RECIPES[name] = replace(RECIPES[name], **dict(given.changes))
             try:
                 work(name, given.data, given.pieces, given.output, given.rounds)
-            except Diverged as error:
+            except FedgramError as error:
                 print(error, flush=True)
     else:
         show(given.folders, given.output)

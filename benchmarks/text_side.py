@@ -19,9 +19,11 @@ from fedgram.automata.prune import prune_to_size
 from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import LongArray
 from fedgram.distill.capitalization import Capitalizer
-from fedgram.federated.cohort import CohortPlan
+from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.convergence import measure_convergence
-from fedgram.federated.driver import Devices, run_rounds
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import RoundCounts, UnigramTask
 from fedgram.text.corpus import read_corpus
 from fedgram.text.normalize import normalize
@@ -55,7 +57,7 @@ def sources(path: Path, people: Population) -> list[LongArray]:
 
 
 def shifts(path: Path, people: Population, words: Vocabulary) -> list[dict[str, object]]:
-    ids, (first, second, *_) = people.word_ids(words), sources(path, people)
+    first, second, *_ = sources(path, people)
     rows: list[dict[str, object]] = []
     for clip in (1.0, 1000.0, np.inf):
         task = UnigramTask(words, clip=clip)
@@ -64,11 +66,11 @@ def shifts(path: Path, people: Population, words: Vocabulary) -> list[dict[str, 
         def rounds(
             clients: LongArray, seed: int, task: UnigramTask = task, n: int = devices
         ) -> tuple[RoundCounts, ...]:
-            return run_rounds(task, Devices(people, ids, clients), CohortPlan(n), rounds=20, seed=seed).rounds
+            job = Job(task, seed)
+            return run_rounds(job, SimulatedFleet(job, people, clients), RunOptions(20, RoundPlan(n))).state.rounds
 
-        share = devices / len(first)
-        same = measure_convergence(rounds(first, 1) + rounds(first, 2), share).z[-1]
-        other = measure_convergence(rounds(first, 1) + rounds(second, 2), share).z[-1]
+        same = measure_convergence(rounds(first, 1) + rounds(first, 2)).z[-1]
+        other = measure_convergence(rounds(first, 1) + rounds(second, 2)).z[-1]
         rows.append({"task": f"Z at λ = {clip:g}: one population, then another", "Z": f"{same:.2f}, {other:.2f}"})
     return rows
 

@@ -4,13 +4,14 @@ The readable specification of `fedgram.fedavg`; `tests/unit/fedavg/test_engine.p
 `python examples/fed_avg.py`.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgram.core.arrays import Ragged
 from fedgram.fedavg.task import TrainingPlan
-from fedgram.federated.cohort import CohortPlan, choose_cohort
-from fedgram.federated.driver import Devices, device_stream
+from fedgram.federated.cohort import draw_order
+from fedgram.federated.task import device_stream
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, initial_weights, word_losses
 from fedgram.neural.network import word_coding
@@ -40,30 +41,30 @@ def loss(shape: ModelShape, w: Weights, batch: list[list[int]], length: int) -> 
     return torch.cat([word_losses(shape, w, *pair).flatten() for pair in pairs]).mean()
 
 
-def train_on_device(shape: ModelShape, R: Weights, data: list[list[list[int]]], rate: float, length: int) -> Weights:
-    """Δ_i: what a device's steps of gradient descent change."""
-    w = {name: weight.clone().requires_grad_() for name, weight in R.items()}
+def train_on_device(shape: ModelShape, R: Weights, data: list[list[list[int]]], plan: TrainingPlan) -> Weights:
+    """Δ_i: what a device's steps of gradient descent change, shortened to the limit on its norm."""
+    w, rate = {name: weight.clone().requires_grad_() for name, weight in R.items()}, plan.local.learning_rate
     for batch in data:
-        gradients = torch.autograd.grad(loss(shape, w, batch, length), list(w.values()))
+        gradients = torch.autograd.grad(loss(shape, w, batch, plan.length), list(w.values()))
         w = {n: (v - rate * g).detach().requires_grad_() for (n, v), g in zip(w.items(), gradients, strict=True)}
-    return {name: w[name].detach() - R[name] for name in R}
+    change = {name: w[name].detach() - R[name] for name in R}
+    norm = float(torch.linalg.vector_norm(torch.cat([delta.flatten().double() for delta in change.values()])))
+    return {name: delta * min(1.0, plan.update_norm / norm) for name, delta in change.items()}
 
 
 def fed_avg(
-    shape: ModelShape, R: Weights, devices: Devices, plan: TrainingPlan, cohorts: CohortPlan, rounds: int, seed: int
+    shape: ModelShape, R: Weights, texts: dict[int, Ragged], plan: TrainingPlan, *, devices: int, rounds: int, seed: int
 ) -> Weights:
     """The server: the mean change Δ of a round's devices is a direction, taken with Nesterov's momentum."""
     eta, mu = plan.server.learning_rate, plan.server.momentum
     v = {name: torch.zeros_like(w) for name, w in R.items()}
     for number in range(1, rounds + 1):
         total, weight = {name: torch.zeros_like(w) for name, w in R.items()}, 0.0
-        for client in choose_cohort(cohorts, devices.clients, seed=seed, round_number=number).reporting.tolist():
-            sentences = devices.load(client).sentences
-            if len(sentences.values):
-                order = plan.order(len(sentences), device_stream(seed, number, client)).tolist()
-                a = min(len(sentences), plan.max_sentences)
-                data = batches(sentences, order, plan)
-                change = train_on_device(shape, R, data, plan.local.learning_rate, plan.length)
+        for device in draw_order(np.array(list(texts)), seed=seed, round_number=number)[:devices].tolist():
+            order = plan.order(len(texts[device]), device_stream(seed, number, device)).tolist()
+            if order:
+                change = train_on_device(shape, R, batches(texts[device], order, plan), plan)
+                a = min(len(texts[device]), plan.max_sentences)
                 total, weight = {n: total[n] + a * change[n] for n in total}, weight + a
         v = {name: mu * v[name] - total[name] / weight for name in R}
         R = {name: R[name] - eta * (mu * v[name] - total[name] / weight) for name in R}
@@ -72,9 +73,8 @@ def fed_avg(
 
 if __name__ == "__main__":
     people = population_from_messages(SyntheticPopulation("en_us", seed=1).rows(12))
-    coding = word_coding(dict.fromkeys(people.words, 1.0), 200)
-    shape = ModelShape(len(coding.vocabulary), 8, 16)
-    devices = Devices(people, people.word_ids(coding.vocabulary), people.clients())
-    plan = TrainingPlan(max_sentences=8)
-    R = fed_avg(shape, initial_weights(shape, seed=0), devices, plan, CohortPlan(4), 2, seed=7)
+    words = word_coding(dict.fromkeys(people.words, 1.0), 200).vocabulary
+    texts = {device: people.load(device, people.word_ids(words)).sentences for device in range(len(people))}
+    shape, plan = ModelShape(len(words), 8, 16), TrainingPlan(max_sentences=8)
+    R = fed_avg(shape, initial_weights(shape, seed=0), texts, plan, devices=4, rounds=2, seed=7)
     print({name: round(float(w.norm()), 4) for name, w in R.items()})

@@ -1,11 +1,12 @@
-"""A real federation on this machine: a SuperLink and three SuperNodes with TLS and keys; a run on it; faults."""
+"""Real federations on this machine: SuperLinks and SuperNodes with TLS and keys; runs on them; faults."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ import httpx
 import pytest
 
 from fedgram.core.errors import FedgramError
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.flower.control import is_up
 from fedgram.flower.folder import Folder, open_folder
-from fedgram.flower.job import UnigramJob
 from fedgram.flower.journal import read_status
 from fedgram.flower.keeping import check_reachable
 from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.flower.orders import Order, collected, write_order
 from fedgram.flower.processes import end, environment, start_supernode, wait_until_served
-from fedgram.flower.rounds import RoundPlan
+from fedgram.flower.remote_fleet import Patience
+from fedgram.flower.served_fleet import ServedFleet
+from fedgram.flower.stages import masking_of
 from fedgram.flower.store import open_store
-from fedgram.flower.submit import carry_out
 from fedgram.text.population import write_messages
 from fedgram.text.synthetic import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
@@ -48,12 +52,13 @@ use = false
 [pretraining]
 epochs = 0
 [training]
-rounds = 3
+rounds = 2
 clients_per_round = 3
+client_rate = 0.1
 over_selection = 1.0
 dropout = 0.0
 max_sentences = 6
-evaluate_every = 3
+evaluate_every = 2
 dev_users = 1
 [budget]
 ngrams = 2000
@@ -61,16 +66,23 @@ ngrams = 2000
 samples = 300
 infer_samples = 300
 order = 2
+[refit]
+devices_per_round = 3
+over_selection = 1.0
+dropout = 0.0
+sketch_bits = 10
+grow = 1
+order = 3
 """
 SPLITS = {0: "train", 1: "dev", 2: "train", 3: "test", 4: "train"}
 DEVICES = [n for n, split in SPLITS.items() if split == "train"]
 
 
-def write_text(folder: Path) -> None:
-    """Five users, three of whom are devices; the server's text and whitelist."""
+def write_text(folder: Path, splits: Mapping[int, str] = SPLITS) -> None:
+    """Users, of whom those of the train split are devices; the server's text and whitelist."""
     source = SyntheticPopulation("en_us", seed=4)
-    rows = list(source.rows(len(SPLITS)))
-    split = {user: SPLITS[n] for n, user in enumerate(sorted({user for user, _, _ in rows}))}
+    rows = list(source.rows(len(splits)))
+    split = {user: splits[n] for n, user in enumerate(sorted({user for user, _, _ in rows}))}
     write_messages(folder / "users.parquet", ((user, text, split[user]) for user, text, _ in rows))
     lines = [" ".join(sentence) for sentence in source.clean_sentences(300)]
     (folder / "supplement.txt").write_text("\n".join(lines) + "\n")
@@ -120,15 +132,32 @@ def refusals(home: Folder, tmp_path: Path, fedgram: Callable[..., Any]) -> None:
         httpx.post(f"http://{home.address}/v1/fleet/activate-node", content=b"")
 
 
+def set_up(home: Path, *options: object, fedgram: Callable[..., Any]) -> Folder:
+    """A federation whose server does not wait long for further devices."""
+    fedgram("federation", "init", home, "--port", free_port(), "--poll", 0.2, *options)
+    path = home / "federation.toml"
+    path.write_text(path.read_text().replace("idle_seconds = 60.0", "idle_seconds = 3.0"))
+    return open_folder(home)
+
+
+def without_bytes(story: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of rounds, without what a simulation does not send."""
+    return {
+        name: [without_bytes(part) for part in value] if name == "passes" else value
+        for name, value in story.items()
+        if not name.startswith("bytes_")
+    }
+
+
 @pytest.mark.timeout(900)
 def test_a_federation_learns_what_one_process_learns(
     tmp_path: Path, fedgram: Callable[..., Any], refused: Callable[..., str]
 ) -> None:
+    """Masked unigrams, FedAvg and the refit, with the bits of the simulation; then a device is killed in a round."""
     stores, home_path = tmp_path / "devices", tmp_path / "fed"
     write_text(tmp_path)
     assert fedgram("federation", "devices", tmp_path / "users.parquet", "-o", stores, "--json")["devices"] == 3
-    fedgram("federation", "init", home_path, "--port", free_port(), "--poll", 0.5)
-    home = open_folder(home_path)
+    home = set_up(home_path, fedgram=fedgram)
     first, second, third = DEVICES
     assert "no server answers" in refused("federation", "join", home_path, "--data", stores / f"{first}.sqlite")
     with command("federation", "serve", home_path) as server, (tmp_path / "third.log").open("wb") as log:
@@ -144,38 +173,73 @@ def test_a_federation_learns_what_one_process_learns(
         ):
             last = start_supernode(home, open_store(stores / f"{third}.sqlite"), port=free_port(), log=log)
             try:
-                run = ("run.toml", "--until", "distill_words", "--workers", 1, "--json")
+                run = ("run.toml", "--until", "refit", "--workers", 1, "--json")
                 config = tmp_path / run[0]
                 ours = fedgram("federation", "run", home_path, config, *run[1:], "-w", tmp_path / "federated")["files"]
                 status = fedgram("federation", "status", home_path, "--json")
                 assert {node["name"] for node in status["nodes"]} == {f"device-{n}" for n in DEVICES}
-                assert (status["rounds_committed"], status["totals"]["reports"]) == (4, 12)
+                rounds = 1 + 2 + 3  # of unigrams, of FedAvg, and of the refit's passes: pairs, n-grams, longer ones
+                assert (status["rounds_committed"], status["totals"]["reports"]) == (rounds, 3 * rounds)
+                assert {"ngrams.limits", "ngrams.words"} <= status["parts"].keys()
                 a_round_is_tried_again(home, tmp_path / "killed", last, stores / f"{third}.sqlite")
             finally:
                 end(last, seconds=1)
     assert not is_up(home)
     alone = fedgram("run", config, *run[1:], "-w", tmp_path / "alone")["files"]
-    assert {"U.unigrams", "R_W.safetensors", "A_W_e.ngram", "A_W_r.ngram"} <= ours.keys()
-    assert {name: ours[name] for name in ours if name != "R_W.json"} == {n: alone[n] for n in alone if n != "R_W.json"}
-    story = [json.loads((tmp_path / workspace / "R_W.json").read_text()) for workspace in ("federated", "alone")]
-    assert story[0] == story[1]
+    assert {"U.unigrams", "R_W.safetensors", "A_W_e.ngram", "A_W_r.ngram", "refit.ngram"} <= ours.keys()
+    told = {"R_W.json", "refit.json"}
+    assert {name: ours[name] for name in ours if name not in told} == {n: alone[n] for n in alone if n not in told}
+    for name in told:
+        story = [json.loads((tmp_path / workspace / name).read_text()) for workspace in ("federated", "alone")]
+        assert without_bytes(story[0]) == without_bytes(story[1])
 
 
 def a_round_is_tried_again(home: Folder, work: Path, running: "subprocess.Popen[bytes]", store: Path) -> None:
     """A device is killed while a masked round goes on, which needs all three: it succeeds once the device is back."""
-    plan = RoundPlan(3, 1.0, minimum=3, wait_for=3, deadline=120, wait_seconds=300, attempts=9)
-    job = UnigramJob(Vocabulary.of(["the", "you"]), 20.0, 3)
-    write_order(work, Order(1, plan, str(home.server), masked_with=3), job)
-    killed: list[bool] = []
+    job = Job(UnigramTask(Vocabulary.of(["the", "you"]), clip=20.0), 3, participations=1)
+    done, killed = threading.Event(), list[bool]()
 
-    def kill(_: int) -> None:
-        status = read_status(home.server)
-        if not killed and status.get("state") in ("round began", "collecting") and status.get("rounds") == 1:
-            os.killpg(running.pid, signal.SIGKILL)
-            killed.append(True)
-            back.enter_context(command("federation", "join", home.path, "--data", store))
+    def kill() -> None:
+        while not killed and not done.wait(0.05):
+            status = read_status(home.server)
+            if status.get("state") in ("round began", "collecting") and status.get("job") == job.digest:
+                os.killpg(running.pid, signal.SIGKILL)
+                killed.append(True)
+                back.enter_context(command("federation", "join", home.path, "--data", store))
 
-    with ExitStack() as back:
-        carry_out(home, work, on_round=kill)
+    patience = Patience(deadline=60, wait_seconds=300)
+    with ExitStack() as back, ServedFleet(home, work, job, patience).working(1) as fleet:
+        killing = threading.Thread(target=kill)
+        killing.start()
+        try:
+            run = run_rounds(job, fleet, RunOptions(1, RoundPlan(3, 1.0, 3, attempts=9), masking_of(home)))
+        finally:
+            done.set()
+            killing.join()
     assert killed
-    assert collected(work).rounds[0].devices == 3
+    assert run.state.rounds[0].devices == 3
+
+
+@pytest.mark.timeout(600)
+def test_two_servers_share_the_rounds_of_one_run(tmp_path: Path, fedgram: Callable[..., Any]) -> None:
+    """Two devices each; what comes out are the bits of one process with all four."""
+    write_text(tmp_path, {0: "train", 1: "train", 2: "dev", 3: "train", 4: "test", 5: "train"})
+    config, stores = tmp_path / "run.toml", tmp_path / "devices"
+    config.write_text(config.read_text().replace("devices_per_round = 3", "devices_per_round = 4"))
+    fedgram("federation", "devices", tmp_path / "users.parquet", "-o", stores)
+    paths = tmp_path / "one", tmp_path / "other"
+    homes = [set_up(path, "--no-tls", "--masked-with", 2, fedgram=fedgram) for path in paths]
+    with ExitStack() as stack:
+        servers = [stack.enter_context(command("federation", "serve", path)) for path in paths]
+        for home, server, numbers in zip(homes, servers, ((0, 5), (1, 3)), strict=True):
+            wait_until_served(home, server, seconds=120)
+            for number in numbers:
+                stack.enter_context(command("federation", "join", home.path, "--data", stores / f"{number}.sqlite"))
+        run = (config, "--until", "unigrams", "--json")
+        shared = ("federation", "run", paths[0], *run, "--shard", paths[1], "-w", tmp_path / "shared")
+        ours = fedgram(*shared)["files"]
+        for path in paths:
+            status = fedgram("federation", "status", path, "--json")
+            assert (status["rounds_committed"], status["totals"]["reports"]) == (1, 2)
+    alone = fedgram("run", *run, "-w", tmp_path / "alone")["files"]
+    assert ours["U.unigrams"] == alone["U.unigrams"]

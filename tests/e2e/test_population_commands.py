@@ -62,9 +62,14 @@ def test_running_text_takes_the_form_of_users_text(tmp_path: Path, fedgram: Comm
 
 def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..., str]) -> None:
     folder = users.parent
-    collect = ("unigrams", "collect", "--users", users, "--whitelist", folder / "words.txt", "--devices-per-round", 20)
+    source: tuple[object, ...] = ("--users", users, "--whitelist", folder / "words.txt")
+    collect = ("unigrams", "collect", *source, "--devices-per-round", 20)
+    once = fedgram(*collect, "--rounds", 8, "-o", folder / "once.unigrams", "--json")
+    assert (once["participations"], once["rounds"], once["reports"]) == (1, 3, 51)  # everybody has taken part
+    collect = (*collect, "--participations", 0)
     result = fedgram(*collect, "--rounds", 8, "-o", folder / "U.unigrams", "--plots", folder / "plots", "--json")
     assert result["reports"] == 160
+    assert result["participations"] > 1
     assert [len(values) for values in result["by_round"].values()] == [8, 8, 8, 8]
     assert result["by_round"]["unique"][-1] == result["unique"] > 100
     figures = sorted(path.name for path in (folder / "plots").iterdir())

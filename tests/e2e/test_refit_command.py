@@ -52,7 +52,7 @@ def test_refusals(folder: Path, fedgram: Command, refused: Callable[..., str]) -
     fedgram(*base, "--counts", folder / "c.counts", "--grow", 0, "--no-pairs")
     fedgram("ngram", "prune", folder / "A.ngram", "--max-ngrams", 3000, "-o", folder / "B.ngram")
     line = refused("refit", folder / "B.ngram", *base[2:], "--counts", folder / "c.counts")
-    assert "counts for another model" in line
+    assert "other settings: growth, model, sketch" in line
     assert "other settings: growth, seed, sketch" in refused(*base, "--counts", folder / "c.counts", "--seed", 8)
     others = [
         *base[:3],

@@ -1,74 +1,77 @@
-"""Devices in processes of their own: what crosses is the server's state and an update, as bytes, and nothing else."""
+"""Devices in processes of their own: what crosses is a job, a broadcast and an update, as bytes, and nothing else."""
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+from tests.reference.federated_tasks import bits_of
+from tests.reference.random_models import random_topology
 
-from fedgram.core.storage import Artefact, artefact_to_bytes
-from fedgram.fedavg.task import FedAvgState, FederatedAveraging, TrainingPlan
-from fedgram.federated.cohort import CohortPlan, choose_cohort
-from fedgram.federated.driver import Devices, collect_round
-from fedgram.federated.task import Total
-from fedgram.federated.wire import update_from_bytes
+from fedgram.distill.ngram_collection import Limits, NGramCollection
+from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.intake import Intake
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.simulation import SimulatedFleet
+from fedgram.federated.task import FederatedTask
+from fedgram.federated.wire import record_to_bytes
 from fedgram.neural.model import ModelShape, initial_weights
-from fedgram.neural.network import as_arrays
-from fedgram.text.population import Population, population_from_messages, write_population
+from fedgram.neural.network import Coding, as_arrays
+from fedgram.text.population import population_from_messages, write_population
 from fedgram.text.synthetic import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
 WORDS = Vocabulary.of(["i", "you", "the", "a", "to", "is", "in", "it", "my", "we", "of", "and", "that", "have"])
-SHAPE = ModelShape(len(WORDS), 8, 12)
-PLAN = TrainingPlan(max_sentences=6)
 SEED, CLIENTS = 11, 3
 
 
-def task() -> FederatedAveraging:
-    return FederatedAveraging(SHAPE, as_arrays(initial_weights(SHAPE, seed=0)), PLAN)
-
-
-def devices_of(population: Population) -> Devices:
-    return Devices(population, population.word_ids(WORDS), population.clients())
-
-
-def state_to_bytes(state: FedAvgState) -> bytes:
-    return artefact_to_bytes(Artefact("state", 1, {"round": state.round}, state.model.weights))
+def a_task(name: str) -> FederatedTask[Any]:
+    if name == "ngrams":
+        topology = random_topology(np.random.default_rng(0), words=14, order=3, ngrams=40)
+        return NGramCollection(topology, WORDS, Limits(50, 9))
+    shape = ModelShape(len(WORDS), 8, 12)
+    start = as_arrays(initial_weights(shape, seed=0))
+    return FederatedAveraging(shape, start, TrainingPlan(max_sentences=6), Coding(WORDS, WORDS))
 
 
 DEVICE = """
 import sys
-from tests.e2e.test_separate_devices import SEED, devices_of, task
-from fedgram.core.random import Stream
-from fedgram.core.storage import artefact_from_bytes
-from fedgram.fedavg.task import FedAvgState
-from fedgram.federated.averaging import ServerModel
-from fedgram.federated.wire import update_to_bytes
+from pathlib import Path
+from fedgram.federated.job import job_from_bytes
+from fedgram.federated.task import device_stream
+from fedgram.federated.wire import record_from_bytes, update_to_bytes
 from fedgram.text.population import open_population
 own = open_population(sys.argv[1])   # this device's text, and nobody else's
-received = artefact_from_bytes(sys.stdin.buffer.read(), "state", kind="state", version=1)
-state = FedAvgState(received.fields["round"], ServerModel(received.arrays))
-rng = Stream(SEED, "client", state.round + 1, int(sys.argv[2]))
-update = task().client_update(state, devices_of(own).load(0), rng)
+job = job_from_bytes(Path(sys.argv[2]).read_bytes())
+broadcast = record_from_bytes(sys.stdin.buffer.read())
+data = own.load(0, job.task.encode(own.words))
+update = job.task.client_update(broadcast, data, device_stream(job.seed, 1, int(sys.argv[3])))
 sys.stdout.buffer.write(update_to_bytes(update))
 """
 
 
-def test_a_round_over_processes_is_the_drivers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["fedavg", "ngrams"])
+def test_a_round_over_processes_is_the_simulations(name: str, tmp_path: Path) -> None:
     rows = list(SyntheticPopulation("en_us", seed=4).rows(CLIENTS))
     population = population_from_messages(rows)
-    state, total = task().init(), Total.zero(task().size, task().bits)
-    for number, name in enumerate(population.client_ids):
-        path = tmp_path / f"{name}.arrow"
-        write_population(path, population_from_messages(row for row in rows if row[0] == name))
+    job = Job(a_task(name), SEED)
+    (tmp_path / "job").write_bytes(job.content)
+    state, intake = job.task.init(), Intake(job.task, range(CLIENTS))
+    for number, user in enumerate(population.client_ids):
+        path = tmp_path / f"{user}.arrow"
+        write_population(path, population_from_messages(row for row in rows if row[0] == user))
         done = subprocess.run(
-            [sys.executable, "-c", DEVICE, str(path), str(number)], input=state_to_bytes(state), capture_output=True,
-            check=True, cwd=Path(__file__).parents[2],
+            [sys.executable, "-c", DEVICE, str(path), str(tmp_path / "job"), str(number)],
+            input=record_to_bytes(job.task.broadcast(state)), capture_output=True, check=True,
         )  # fmt: skip
-        total.add(update_from_bytes(done.stdout))
-    devices = devices_of(population)
-    cohort = choose_cohort(CohortPlan(CLIENTS, 1.0, 0.0), devices.clients, seed=SEED, round_number=1)
-    alone = collect_round(task(), state, devices, cohort, seed=SEED, round_number=1)
-    assert total.weight == alone.weight > 0
-    for name, array in total.arrays.items():
-        assert np.array_equal(array, alone.arrays[name])
+        assert intake.offer(number, done.stdout) is None
+    assert intake.total.weight > 0
+    expected = bits_of(job.task.save(job.task.server_update(state, intake.total)))
+    for batched in (False, True):
+        fleet = SimulatedFleet(job, population, population.clients(), dropout=0.0, batched=batched)
+        found = run_rounds(job, fleet, RunOptions(1, RoundPlan(CLIENTS, 1.0)))
+        assert bits_of(job.task.save(found.state)) == expected

@@ -208,7 +208,7 @@ def status_command(folder: str, as_json: bool) -> None:
         "nodes": ", ".join(f"{n} {name}" for name, n in by_status.items()) or "none",
         "task": status.get("task", "none"),
         "state": status.get("state", "–"),
-        "round": f"{status.get('round', 0)} of {status.get('rounds', 0)}",
+        "round": f"{status.get('round', 0)}" + (f" of {rounds}" if (rounds := status.get("rounds")) else ""),
         "committed": status.get("rounds_committed", 0), "abandoned": status.get("rounds_abandoned", 0),
         **{name: totals.get(name, 0) for name in ("asked", "reports", "late", "bytes_sent", "bytes_received")},
         **{name: ", ".join(f"{n} {why}" for why, n in totals.get(name, {}).items()) or "none"
@@ -225,26 +225,30 @@ def status_command(folder: str, as_json: bool) -> None:
 @click.option("--users", help="Dev and test users, in place of the configuration's: .parquet or .arrow")
 @click.option("--supplement", help="Text that a server may see: .txt or .txt.gz")
 @click.option("--whitelist", help="Words that devices may report, lower-case, one a line.")
+@click.option(
+    "--shard", "shards", multiple=True, metavar="DIR", type=click.Path(path_type=Path),
+    help="Folder of a further server, whose devices share the rounds; may be given several times.",
+)  # fmt: skip
 @running_options
-def run_command(folder: str, config: str, workspace: Path, as_json: bool, **options: Any) -> None:
-    """Do what `fedgram run` does, with unigrams and networks from the federation's devices.
+def run_command(
+    folder: str, config: str, workspace: Path, shards: tuple[Path, ...], as_json: bool, **options: Any
+) -> None:
+    """Do what `fedgram run` does, with unigrams, networks and n-gram counts from the federation's devices.
 
-    It is run on the server's machine, while `federation serve` runs there. A second run does only what changed, and a
-    killed one goes on where it was, as does one whose server was killed. The refit is left out: devices of a federation
-    do not count n-grams yet.
+    It is run on the server's machine, while `federation serve` runs there. An interrupted run resumes, also after its
+    server was killed; after a change, only the affected stages run again. With --shard several servers collect a share
+    of every round each, and their sums are added.
     """
     from fedgram.flower.folder import open_folder
     from fedgram.flower.processes import require_flower, wait_until_served
-    from fedgram.flower.stages import for_federation, on_federation
+    from fedgram.flower.stages import on_federation
     from fedgram.pipeline.config import read_run_config
 
     require_flower()
-    home = open_folder(folder)
+    homes = [open_folder(path) for path in (Path(folder), *shards)]
     given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
     read = read_run_config(config, given)
-    if read.refit.run:
-        click.echo("fedgram: the refit is left out; devices of a federation do not count n-grams yet", err=True)
-        read = for_federation(read)
     if not options["dry_run"]:
-        wait_until_served(home, seconds=30)
-    execute(read, workspace, as_json=as_json, change=on_federation(home, read), **options)
+        for home in homes:
+            wait_until_served(home, seconds=30)
+    execute(read, workspace, as_json=as_json, change=on_federation(homes, read), **options)

@@ -1,6 +1,7 @@
 """`fedgram refit`: a distilled model fitted to what devices count on their own text."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -10,7 +11,7 @@ import click
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.topology import Topology
 from fedgram.automata.trie import MAX_ORDER
-from fedgram.cli.console import Steps, json_option, output_path, show, steps
+from fedgram.cli.console import Steps, json_option, output_path, secure_option, show, steps
 from fedgram.cli.distill import model_input, model_output, size
 from fedgram.cli.unigrams import clip_value
 from fedgram.core.errors import InputError
@@ -18,10 +19,18 @@ from fedgram.distill.counted_ngrams import counting_settings, read_counted, writ
 from fedgram.distill.ngram_collection import Limits
 from fedgram.distill.ngram_growth import Growth
 from fedgram.distill.pair_sketch import SketchSize
-from fedgram.distill.refit import CountedNGrams, Prior, RefitOptions, count_on_devices, refit_to_counts
-from fedgram.federated.cohort import CohortPlan
-from fedgram.federated.driver import Devices
-from fedgram.federated.one_pass import PassReport
+from fedgram.distill.refit import (
+    ATTEMPTS,
+    CountedNGrams,
+    Passes,
+    Prior,
+    RefitOptions,
+    count_on_devices,
+    refit_to_counts,
+)
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.secure.settings import SecureSettings
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.formats.models import read_model, write_model
 from fedgram.text.normalize import uncase
 from fedgram.text.population import SPLITS, open_population
@@ -46,6 +55,7 @@ _PRIOR, _GROWTH, _LIMITS = Prior(), Growth(), Limits()
     "--over-selection", type=click.FloatRange(1), default=1.3, show_default=True, help="Devices asked a report needed."
 )
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
+@secure_option
 @click.option("--pairs/--no-pairs", default=True, show_default=True, help="Look for pairs of words that devices have.")
 @click.option("--grow", type=click.IntRange(0, 9), default=_GROWTH.passes, show_default=True,
               help="Passes in which longer n-grams that became likely are counted too.")  # fmt: skip
@@ -68,8 +78,8 @@ _PRIOR, _GROWTH, _LIMITS = Prior(), Growth(), Limits()
 @json_option
 def command(
     model: str, users: str, split: str, clip: float, ngram_clip: float, devices_per_round: int, over_selection: float,
-    dropout: float, pairs: bool, grow: int, order: int, least: int, prior: float, max_ngrams: int, seed: int,
-    counts: Path | None, output: Path, as_json: bool,
+    dropout: float, secure_aggregation: bool, pairs: bool, grow: int, order: int, least: int, prior: float,
+    max_ngrams: int, seed: int, counts: Path | None, output: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit MODEL to what simulated devices count on their own text.
 
@@ -80,22 +90,24 @@ def command(
     """
     began = perf_counter()
     options = RefitOptions(
-        Limits(clip, ngram_clip), CohortPlan(devices_per_round, over_selection, dropout),
+        Limits(clip, ngram_clip), RoundPlan(devices_per_round, over_selection, attempts=ATTEMPTS),
         SketchSize() if pairs else None,
         Growth(passes=grow, shortest=3 if pairs else 2, order=order, least=least), Prior(visits=prior), max_ngrams,
+        SecureSettings() if secure_aggregation else None,
     )  # fmt: skip
-    settings = counting_settings(options, seed=seed, split=split, users=_digest(users)) if counts else {}
     with steps() as step:
         step.begin(f"Reading {model}")
         given = renormalize(read_model(model))
         _refuse_capitals(given, model)
+        asked = {"seed": seed, "split": split, "users": _digest(users), "dropout": dropout}
+        settings = counting_settings(given, options, **asked) if counts else {}
         if counts and counts.exists():
             step.begin(f"Reading {counts}")
             counted = read_counted(counts, given, settings)
         else:
-            counted = _count(given, users, split, options, seed, step)
+            counted = _count(given, users, split, options, seed, dropout, step)
             if counts:
-                write_counted(counts, counted, given, settings)
+                write_counted(counts, counted, settings)
         step.begin("Refitting")
         refitted = refit_to_counts(given, counted, options)
         step.begin(f"Writing {output}")
@@ -108,22 +120,26 @@ def _digest(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _count(model: NGramModel, users: str, split: str, options: RefitOptions, seed: int, step: Steps) -> CountedNGrams:
+def _count(
+    model: NGramModel, users: str, split: str, options: RefitOptions, seed: int, dropout: float, step: Steps
+) -> CountedNGrams:
     people = open_population(users, on_rows=step.begin(f"Reading {users}"))
-    devices = Devices(people, people.word_ids(model.vocabulary), people.clients(split))
-    counted, advance = 0, step.begin("Asking devices")
+    clients, advance = people.clients(split), step.begin("Asking devices")
 
     def on_pass(what: str, topology: Topology | None) -> None:
-        nonlocal counted, advance
+        nonlocal advance
         number = f"{topology.arcs:,} " if topology else ""
-        counted, advance = 0, step.begin(f"Counting {number}{what}", len(devices.clients), unit="devices")
+        advance = step.begin(f"Counting {number}{what}", len(clients), unit="devices")
 
-    def on_round(report: PassReport) -> None:
-        nonlocal counted
-        advance(report.devices - counted)
-        counted = report.devices
+    def tell(event: str, about: Mapping[str, Any]) -> None:
+        if event == "round summed":
+            advance(about["reports"])
 
-    return count_on_devices(model, devices, options, seed=seed, on_pass=on_pass, on_round=on_round)
+    passes = Passes(
+        lambda job: SimulatedFleet(job, people, clients, dropout=dropout, as_bytes=True), options, seed=seed,
+        on_pass=on_pass, tell=tell,
+    )  # fmt: skip
+    return count_on_devices(model, passes, options)
 
 
 def _refuse_capitals(model: NGramModel, path: str) -> None:
@@ -136,8 +152,8 @@ def _refuse_capitals(model: NGramModel, path: str) -> None:
 def _figures(counted: CountedNGrams) -> dict[str, Any]:
     passes = counted.passes
     return {
-        "reports": [p.devices for p in passes], "rounds": [p.rounds for p in passes],
-        "bytes_a_report": [round(p.bytes / max(p.devices, 1)) for p in passes],
+        "reports": [p["reports"] for p in passes], "rounds": [p["rounds"] for p in passes],
+        "bytes_a_report": [round(p["bytes_received"] / max(p["reports"], 1)) for p in passes],
         "words_counted": int(counted.count.sum()), "ngrams_counted": counted.topology.arcs,
     }  # fmt: skip
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -65,7 +64,10 @@ def _list_presets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     help="Sentences that a device trains on in a round, at most.",
 )
 @click.option("--weighting", type=click.Choice(["sentences", "uniform"]), default="sentences", show_default=True)
-@click.option("--update-norm", type=float, help="Longest change that a device may send; longer ones are shortened.")
+@click.option(
+    "--update-norm", type=float, default=1.0, show_default=True,
+    help="Limit on the norm of a device's change, which is scaled down to it; inf means no limit.",
+)  # fmt: skip
 @click.option(
     "--server-rule", type=click.Choice(["nesterov", "momentum", "adam"]), default="nesterov", show_default=True
 )
@@ -175,12 +177,14 @@ def _await_first(running: "list[subprocess.Popen[bytes]]") -> int:
 def _train(device: str, options: dict[str, Any]) -> None:
     import torch
 
-    from fedgram.fedavg.run import Moment, RunOptions, train
+    from fedgram.fedavg.run import Following, Moment, train
     from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
     from fedgram.federated.averaging import ServerStep
-    from fedgram.federated.cohort import CohortPlan
-    from fedgram.federated.driver import Devices
+    from fedgram.federated.cohort import RoundPlan
+    from fedgram.federated.job import Job
+    from fedgram.federated.rounds import RunOptions
     from fedgram.federated.secure.settings import SecureSettings
+    from fedgram.federated.simulation import SimulatedFleet
     from fedgram.neural.local_training import LocalTraining
     from fedgram.neural.model import initial_weights
     from fedgram.neural.network import Network, as_arrays, read_network, write_network
@@ -211,14 +215,12 @@ def _train(device: str, options: dict[str, Any]) -> None:
                 start, preset = given.weights, given.about.get("preset", preset)
             else:
                 start = as_arrays(initial_weights(shape, seed=options["seed"]))
-            task = FederatedAveraging(shape, start, plan)
-            codes, is_pieces = coding.codes(people.words), coding.pieces is not None
-            devices = Devices(people, codes if is_pieces else codes.values, people.clients("train"))
-            _check_population(devices, options["users"])
+            task = FederatedAveraging(shape, start, plan, coding, device)
+            job = Job(task, options["seed"])
+            _check_population(people, coding, options["users"])
+            fleet = SimulatedFleet(job, people, people.clients("train"), dropout=options["dropout"], ranks=ranks)
             dev_users = people.clients("dev")[: options["dev_users"]]
             dev = text_to_score(coding, people, dev_users) if len(dev_users) else None
-            settings = {"plan": asdict(plan), "shape": asdict(shape), "vocabulary": coding.vocabulary.digest,
-                        **{k: options[k] for k in _RUN_SETTINGS}}  # fmt: skip
             advance = step.begin("Training", rounds)
 
             def on_round(moment: Moment) -> None:
@@ -228,23 +230,20 @@ def _train(device: str, options: dict[str, Any]) -> None:
                 advance(1)
 
             secure = SecureSettings() if options["secure_aggregation"] else None
-            run_options = RunOptions(rounds, options["seed"], options["evaluate_every"], options["patience"],
-                                     options["checkpoint_every"], secure)  # fmt: skip
-            cohorts = CohortPlan(options["clients_per_round"], options["over_selection"], options["dropout"])
+            plan_of_rounds = RoundPlan(options["clients_per_round"], options["over_selection"])
             result = train(
-                task, devices, cohorts, dev, run_options, pieces=is_pieces, device=device, ranks=ranks,
-                folder=Path(f"{output}.checkpoints"), settings=json.loads(json.dumps(settings)),
-                resume=options["resume"], on_round=on_round,
+                job, fleet, RunOptions(rounds, plan_of_rounds, secure, options["checkpoint_every"]), dev=dev,
+                following=Following(options["evaluate_every"], options["patience"]), ranks=ranks,
+                folder=Path(f"{output}.checkpoints"), resume=options["resume"],
+                belongs_to={"dropout": options["dropout"]}, on_round=on_round,
             )  # fmt: skip
     finally:
         ranks.close()
     if ranks.rank:
         return
     story = result.story
-    if len(story.get("abandoned", [])) == len(story["loss"]):
-        raise FedgramError(f"no round has a sum; {story['abandoned'][-1]}")
     rounds_done = {"rounds": len(story["loss"]), "best_round": story["best_round"]}
-    about = json.loads(json.dumps({"preset": preset, **rounds_done, "plan": asdict(plan)}))
+    about = json.loads(json.dumps({"preset": preset, **rounds_done, "plan": plan.fields()}))
     write_network(output, Network(shape, result.weights, coding, about))
     if options["plots"]:
         _draw(options["plots"], preset, story)
@@ -254,36 +253,23 @@ def _train(device: str, options: dict[str, Any]) -> None:
         "network": str(output), "preset": preset, "parameters": shape.parameters(),
         **rounds_done, "loss": story["loss"][-1],
         **{f"dev_{k}": v for k, v in (best or {}).items() if k != "round" and v is not None},
-        **{k: story[k] for k in ("reports", "empty", "refused")}, **_secure_costs(story), "tokens": story["targets"],
+        **{k: story[k] for k in ("reports", "empty")}, "refused": sum(story["refused"].values()),
+        **(_secure_costs(story) if options["secure_aggregation"] else {}), "tokens": story["targets"],
         "seconds": round(seconds, 3),
     }  # fmt: skip
     show({**summary, "curve": story["dev"]} if options["as_json"] else summary, options["as_json"])
 
 
-_RUN_SETTINGS = (
-    "rounds",
-    "clients_per_round",
-    "over_selection",
-    "dropout",
-    "seed",
-    "evaluate_every",
-    "dev_users",
-    "patience",
-)
-
-
 def _secure_costs(story: Mapping[str, Any]) -> dict[str, int]:
     """What became of secure rounds."""
-    if "abandoned" not in story:
-        return {}
-    return {"abandoned_rounds": len(story["abandoned"]), **{k: story[k] for k in ("bytes_up", "bytes_down")}}
+    traffic = {"bytes_up": story["bytes_received"], "bytes_down": story["bytes_sent"]}
+    return {"abandoned_rounds": story["abandoned"], **traffic}
 
 
-def _check_population(devices: Any, users: str) -> None:
-    if not len(devices.clients):
+def _check_population(people: Any, coding: Any, users: str) -> None:
+    if not len(people.clients("train")):
         raise InputError(users, "has no users in the train split", remedy="check the column `split`")
-    codes = devices.codes.values if hasattr(devices.codes, "values") else devices.codes
-    if not (codes > 0).any():
+    if not (coding.codes(people.words).values > 0).any():
         raise InputError(users, "holds no word of the vocabulary", remedy="check the language of --unigrams")
 
 

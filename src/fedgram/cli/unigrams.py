@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from fedgram.cli.console import json_option, output_path, secure_option, show, steps
-from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
-from fedgram.federated.cohort import Cohort, CohortPlan
+from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.convergence import Convergence, measure_convergence
-from fedgram.federated.driver import Devices, Tally, run_rounds
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import Progress, RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.unigram_collection import UnigramState, UnigramTask
+from fedgram.federated.simulation import SimulatedFleet
+from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.text.normalize import uncase
 from fedgram.text.population import SPLITS, open_population
 from fedgram.text.unigrams import UnigramCounts, read_unigram_counts, read_unigrams, write_unigrams
@@ -63,6 +65,13 @@ def group() -> None:
 @click.option("--devices-per-round", type=click.IntRange(1), default=500, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=300, show_default=True)
 @click.option(
+    "--participations",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Rounds that one device may take part in; 0: any number, so that few users stand for many.",
+)
+@click.option(
     "--over-selection", type=click.FloatRange(1), default=1.3, show_default=True, help="Devices asked a report needed."
 )
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
@@ -78,60 +87,59 @@ def group() -> None:
 )
 @json_option
 def collect_command(
-    users: str, whitelist: str, clip: float, devices_per_round: int, rounds: int, over_selection: float, dropout: float,
-    secure_aggregation: bool, split: str, seed: int, capacity: int, output: Path, plots: Path | None, as_json: bool,
+    users: str, whitelist: str, clip: float, devices_per_round: int, rounds: int, participations: int,
+    over_selection: float, dropout: float, secure_aggregation: bool, split: str, seed: int, capacity: int, output: Path,
+    plots: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Count a whitelist's words on simulated devices."""
+    """Count a whitelist's words on simulated devices.
+
+    The collection ends after --rounds, or earlier when every device has taken part as often as it may.
+    """
     began = perf_counter()
-    plan = CohortPlan(devices_per_round, over_selection, dropout)
-    tally = {"asked": 0, "dropped": 0, "late": 0}
+    masking = SecureSettings() if secure_aggregation else None
+    options = RunOptions(rounds, RoundPlan(devices_per_round, over_selection), masking)
     with steps() as step:
         words = _lower_case(read_vocabulary(whitelist), whitelist)
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
-        devices = Devices(people, people.word_ids(words), people.clients(split))
         task = UnigramTask(words, clip=clip)
+        job = Job(task, seed, participations or None)
+        fleet = SimulatedFleet(job, people, people.clients(split), dropout=dropout)
         advance = step.begin("Collecting", rounds)
-
-        def on_round(_: int, cohort: Cohort, __: UnigramState) -> None:
-            tally["asked"] += cohort.asked
-            tally["dropped"] += cohort.dropped
-            tally["late"] += cohort.late
-            advance(1)
-
-        secure, note = SecureSettings() if secure_aggregation else None, Tally()
-        state = run_rounds(
-            task, devices, plan, rounds=rounds, seed=seed, secure=secure, tally=note, on_round=on_round
+        run = run_rounds(
+            job, fleet, options, tell=lambda event, _: advance(1) if event == "round committed" else None
         )  # fmt: skip
         step.begin("Measuring convergence")
-        counts = task.counts(state)
-        _refuse_nothing(counts, whitelist, note)
-        convergence = measure_convergence(state.rounds, counts.clients / (rounds * len(devices.clients)))
+        counts = task.counts(run.state)
+        _refuse_nothing(counts, whitelist)
+        convergence = measure_convergence(run.state.rounds)
         write_unigrams(output, counts)
         if plots:
             _draw(convergence, plots, words, capacity)
     result: dict[str, Any] = {
-        "unigrams": str(output), "clip": _shown(clip, as_json), "rounds": rounds,
-        "reports": counts.clients,
-        **tally, "refused": note.refused.total(), "whitelist": len(words) - 3,
+        "unigrams": str(output), "clip": _shown(clip, as_json), "rounds": counts.rounds,
+        "reports": counts.clients, **_story(run.progress, secure=secure_aggregation), "whitelist": len(words) - 3,
         "unique": convergence.unique[-1], "z": convergence.z[-1],
-        "moving_average": convergence.moving_average[-1], **(_secure_costs(note) if secure else {}),
-        "seconds": round(perf_counter() - began, 3),
+        "moving_average": convergence.moving_average[-1], "seconds": round(perf_counter() - began, 3),
     }  # fmt: skip
     show({**result, "by_round": _by_round(convergence)} if as_json else result, as_json)
 
 
-def _refuse_nothing(counts: UnigramCounts, whitelist: str, note: Tally) -> None:
-    if not counts.clients and note.abandoned:
-        raise FedgramError(f"no round has a sum; {note.abandoned[-1]}")
-    if not counts.clients:
-        raise FedgramError("no device reported; lower --dropout, or use more users")
+def _story(progress: Progress, *, secure: bool) -> dict[str, Any]:
+    """What happened in the rounds; `participations` is how often the same device took part."""
+    tally = progress.tally
+    story = {
+        "participations": progress.most, "asked": tally.asked, "dropped": tally.failed["dropped out"],
+        "late": tally.late, "refused": tally.refused.total(),
+    }  # fmt: skip
+    if secure:
+        traffic = {"bytes_up": tally.bytes_received, "bytes_down": tally.bytes_sent}
+        story |= {"abandoned_rounds": progress.abandoned, **traffic}
+    return story
+
+
+def _refuse_nothing(counts: UnigramCounts, whitelist: str) -> None:
     if not counts.weight.any():
         raise InputError(whitelist, "holds no word that a device has", remedy="check the language")
-
-
-def _secure_costs(note: Tally) -> dict[str, int]:
-    """What became of secure rounds."""
-    return {"abandoned_rounds": len(note.abandoned), "bytes_up": note.traffic.up, "bytes_down": note.traffic.down}
 
 
 def _lower_case(words: Vocabulary, path: str) -> Vocabulary:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -57,6 +57,29 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO
         if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk does not say where
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """Small values by name, as JSON holds them, and arrays by name: what is stored or sent."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def part(self, prefix: str) -> "Record":
+        """The values and arrays whose names start with `prefix` and a dot, without it."""
+        start = f"{prefix}."
+        return Record(
+            {name.removeprefix(start): value for name, value in self.fields.items() if name.startswith(start)},
+            {name.removeprefix(start): array for name, array in self.arrays.items() if name.startswith(start)},
+        )
+
+    @staticmethod
+    def joined(**parts: "Record") -> "Record":
+        """Several records as one; `part` takes them apart again."""
+        fields = {f"{prefix}.{name}": v for prefix, part in parts.items() for name, v in part.fields.items()}
+        arrays = {f"{prefix}.{name}": a for prefix, part in parts.items() for name, a in part.arrays.items()}
+        return Record(fields, arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,22 +8,26 @@ Beyond the paper; the limit is that of §3.1.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from fedgram.automata.counting import TopologyCounts, counts_from_arcs, read_arcs
+from fedgram.automata.properties import topology_faults
 from fedgram.automata.topology import Topology, arc_sources, backoff_arcs, entering_arcs
-from fedgram.core.arrays import IntArray, LongArray, sum_by
-from fedgram.core.errors import FedgramError
+from fedgram.core.arrays import IntArray, LongArray, Ragged, sum_by
+from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
-from fedgram.federated.one_pass import at_most
-from fedgram.federated.task import Total, Update
+from fedgram.core.storage import Record
+from fedgram.distill.sample_approx import topology_arrays
+from fedgram.federated.counting import CountingTask
+from fedgram.federated.task import Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
+from fedgram.text.normalize import uncase
 from fedgram.text.population import ClientDataset
-from fedgram.text.vocabulary import EOS
+from fedgram.text.vocabulary import EOS, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 
 COUNT = "count"
 
@@ -43,31 +47,57 @@ class Limits:
 NO_LIMITS = Limits(math.inf, math.inf)
 
 
-class NGramCollection:
-    """The collection as a `FederatedTask`, whose state is C(x, q) by arc; devices' words are the topology's labels."""
+def at_most(sentences: Ragged, labels: float, rng: Stream) -> Ragged:
+    """The sentences, or as many of them, drawn at random, as have that many labels, their ends counted as labels."""
+    lengths = np.diff(sentences.offsets) + 1
+    if lengths.sum() <= labels:
+        return sentences
+    order = rng.generator().permutation(len(sentences))
+    return sentences.take(np.sort(order[np.cumsum(lengths[order]) <= labels]))
 
-    bits = 0
 
-    def __init__(self, topology: Topology, limits: Limits) -> None:
-        self.topology, self.limits = topology, limits
+def uncased_ids(vocabulary: Vocabulary, words: Sequence[str]) -> IntArray:
+    """The ids of words in an uncased vocabulary, however they are written."""
+    return np.array(vocabulary.encode([uncase(word) for word in words]), np.int32)
+
+
+class NGramCollection(CountingTask):
+    """The collection as a `FederatedTask`, whose state is C(x, q) by arc; the vocabulary names the labels."""
+
+    name = "ngrams"
+
+    def __init__(self, topology: Topology, vocabulary: Vocabulary, limits: Limits) -> None:
+        self.topology, self.vocabulary, self.limits = topology, vocabulary, limits
         self.size: Mapping[str, int] = {COUNT: topology.arcs}
         norms = (NormLimit((COUNT,), limits.labels, order=1),)
         self.bounds = UpdateBounds(1.0, norms, entry=limits.at_ngram, whole=True)
 
-    def init(self) -> LongArray:
-        """Nothing counted yet."""
-        return np.zeros(self.topology.arcs, np.int64)
+    def settings(self) -> Record:
+        """The limits, the topology and its words."""
+        limits = {k: None if math.isinf(v) else float(v) for k, v in asdict(self.limits).items()}
+        arrays = {**topology_arrays(self.topology), "words": vocabulary_to_bytes(self.vocabulary)}
+        return Record({"limits": limits, "start": self.topology.start}, arrays)
 
-    def client_update(self, state: LongArray, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
+    @classmethod
+    def from_settings(cls, settings: Record) -> "NGramCollection":
+        """The task of these settings; what is not the topology of an n-gram model is refused."""
+        a, limits = settings.arrays, settings.fields["limits"]
+        topology = Topology(a["first_arc"], a["label"], a["dest"], a["backoff"], int(settings.fields["start"]))
+        vocabulary = vocabulary_from_bytes(a["words"])
+        if faults := topology_faults(topology, words=len(vocabulary)):
+            raise InvariantError(f"the invariant {faults[0]} of a topology does not hold")
+        return cls(topology, vocabulary, Limits(**{k: math.inf if v is None else float(v) for k, v in limits.items()}))
+
+    def encode(self, words: Sequence[str]) -> IntArray:
+        """The labels of words."""
+        return uncased_ids(self.vocabulary, words)
+
+    def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
         """One device's counts, within the limits."""
         read = read_arcs(self.topology, at_most(data.sentences, self.limits.labels, rng))
         index, count = np.unique(read[read >= 0], return_counts=True)
         values = np.minimum(count, self.limits.at_ngram).astype(np.float64)
         return Update(self.size, {COUNT: index.astype(np.int64)}, {COUNT: values}, weight=1.0)
-
-    def server_update(self, state: LongArray, total: Total) -> LongArray:
-        """Add a round's sum."""
-        return state + total.arrays[COUNT]
 
 
 def occurrences(topology: Topology, count: LongArray) -> tuple[LongArray, LongArray]:

@@ -7,20 +7,23 @@ Muthukrishnan 2005). The server looks up every pair of words that enough devices
 left out once the pairs are counted. A device marks pairs of at most λ words, each cell once. Beyond the paper.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf, isinf
 
 import numpy as np
 
-from fedgram.core.arrays import IntArray, LongArray, Ragged, frozen
+from fedgram.core.arrays import IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import inline_kernel, kernel
 from fedgram.core.random import Stream
-from fedgram.federated.one_pass import at_most
-from fedgram.federated.task import Total, Update
+from fedgram.core.storage import Record
+from fedgram.distill.ngram_collection import at_most, uncased_ids
+from fedgram.federated.counting import CountingTask, Sums
+from fedgram.federated.task import Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.population import ClientDataset
-from fedgram.text.vocabulary import BOS, EOS, UNK
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 
 WORDS, CELLS = "words", "cells"
 
@@ -37,34 +40,35 @@ class SketchSize:
             raise FedgramError("a sketch has 1 to 16 tables of 2^4 to 2^28 cells")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PairSketch:
-    """How many devices have each word, and some pair of each cell; tables stand one behind the other."""
+class PairCollection(CountingTask):
+    """The sketch as a `FederatedTask`, over pairs of a vocabulary's words; `<unk>` is a word unless told."""
 
-    words: LongArray
-    cells: LongArray
+    name = "pairs"
 
-    def __post_init__(self) -> None:
-        frozen(self.words)
-        frozen(self.cells)
-
-
-class PairCollection:
-    """The sketch as a `FederatedTask`; device data is in ids below `words`, and `<unk>` is no word unless told."""
-
-    bits = 0
-
-    def __init__(self, words: int, size: SketchSize, *, labels: float, with_unknown: bool = True) -> None:
-        self.words, self.sketch, self.labels, self.with_unknown = words, size, labels, with_unknown
-        self.size: Mapping[str, int] = {WORDS: words, CELLS: size.tables << size.bits}
+    def __init__(self, vocabulary: Vocabulary, size: SketchSize, *, labels: float, with_unknown: bool = True) -> None:
+        self.vocabulary, self.sketch, self.labels, self.with_unknown = vocabulary, size, labels, with_unknown
+        self.size: Mapping[str, int] = {WORDS: len(vocabulary), CELLS: size.tables << size.bits}
         norms = NormLimit((WORDS,), labels, order=1), NormLimit((CELLS,), labels * size.tables, order=1)
         self.bounds = UpdateBounds(1.0, norms, entry=1.0, whole=True)
 
-    def init(self) -> PairSketch:
-        """Nobody has anything."""
-        return PairSketch(np.zeros(self.words, np.int64), np.zeros(self.size[CELLS], np.int64))
+    def settings(self) -> Record:
+        """The sketch's size, the limit, and the words."""
+        labels = None if isinf(self.labels) else float(self.labels)
+        fields = {"sketch": asdict(self.sketch), "labels": labels, "with_unknown": self.with_unknown}
+        return Record(fields, {"words": vocabulary_to_bytes(self.vocabulary)})
 
-    def client_update(self, state: PairSketch, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
+    @classmethod
+    def from_settings(cls, settings: Record) -> "PairCollection":
+        """The task of these settings."""
+        f, words = settings.fields, vocabulary_from_bytes(settings.arrays["words"])
+        labels = inf if f["labels"] is None else float(f["labels"])
+        return cls(words, SketchSize(**f["sketch"]), labels=labels, with_unknown=bool(f["with_unknown"]))
+
+    def encode(self, words: Sequence[str]) -> IntArray:
+        """The ids of words."""
+        return uncased_ids(self.vocabulary, words)
+
+    def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
         """The words and the cells that a device has, each once."""
         sentences = at_most(data.sentences, self.labels, rng)
         words = np.unique(sentences.values).astype(np.int64)
@@ -73,17 +77,13 @@ class PairCollection:
         index = {WORDS: words if self.with_unknown else words[words != UNK], CELLS: cells}
         return Update(self.size, index, {name: np.ones(len(i)) for name, i in index.items()}, weight=1.0)
 
-    def server_update(self, state: PairSketch, total: Total) -> PairSketch:
-        """Add a round's marks."""
-        return PairSketch(state.words + total.arrays[WORDS], state.cells + total.arrays[CELLS])
-
-    def found(self, state: PairSketch, *, least: int, most: int) -> Ragged:
+    def found(self, state: Sums, *, least: int, most: int) -> Ragged:
         """The pairs that at least `least` devices may have, as n-grams; of more than `most` only the commoner."""
-        first = np.flatnonzero(state.words >= least).astype(np.int32)
+        first = np.flatnonzero(state[WORDS] >= least).astype(np.int32)
         first, second = first[(first != BOS) & (first != EOS)], np.append(first, np.int32(EOS))
         first = np.append(first, np.int32(BOS))
         pairs = np.empty((most, 2), np.int32)
-        while (n := _look_up(first, second, state.cells, self.sketch.tables, self.sketch.bits, least, pairs)) > most:
+        while (n := _look_up(first, second, state[CELLS], self.sketch.tables, self.sketch.bits, least, pairs)) > most:
             least += 1
         return Ragged(pairs[:n].reshape(-1).copy(), np.arange(n + 1, dtype=np.int64) * 2)
 

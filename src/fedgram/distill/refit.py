@@ -12,8 +12,10 @@ network are added to those of the devices: without any counts the refit is the d
 The result is pruned to the budget by relative entropy. Beyond the paper.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +29,14 @@ from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged, sum_by
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.core.random import stream_key
-from fedgram.distill.ngram_collection import Limits, NGramCollection, occurrences, topology_counts
+from fedgram.distill.ngram_collection import COUNT, Limits, NGramCollection, occurrences, topology_counts
 from fedgram.distill.ngram_growth import Growth, propose
 from fedgram.distill.pair_sketch import PairCollection, SketchSize
-from fedgram.federated.cohort import CohortPlan
-from fedgram.federated.driver import Devices
-from fedgram.federated.one_pass import PassReport, run_pass
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.job import Fleets, Job
+from fedgram.federated.rounds import RunOptions, Tell, run_rounds
+from fedgram.federated.secure.settings import SecureSettings
+from fedgram.federated.task import FederatedTask, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,74 +89,75 @@ def _join(
 class RefitOptions:
     """How to ask the devices, what to propose to them, and how to join what they say with the model.
 
-    Pairs of words are looked for first, by a sketch, unless there is none.
+    Pairs of words are looked for first, by a sketch, unless there is none. With `masking` the server learns sums alone.
     """
 
     limits: Limits = field(default_factory=Limits)
-    plan: CohortPlan = field(default_factory=CohortPlan)
+    plan: RoundPlan = field(default_factory=RoundPlan)
     sketch: SketchSize | None = field(default_factory=SketchSize)
     growth: Growth = field(default_factory=Growth)
     prior: Prior = field(default_factory=Prior)
     max_ngrams: int = 1_500_000
+    masking: SecureSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountedNGrams:
-    """C(x, q) of the devices on a topology, and what every pass over them took."""
+    """C(x, q) of the devices on a topology, and what happened in every pass over them."""
 
     topology: Topology
     count: LongArray
-    passes: tuple[PassReport, ...]
+    passes: tuple[Mapping[str, Any], ...]
 
 
-def federated_refit(
-    model: NGramModel,
-    devices: Devices,
-    options: RefitOptions,
-    *,
-    seed: int,
-    on_pass: Callable[[str, Topology | None], object] = lambda *_: None,
-    on_round: Callable[[PassReport], object] = lambda _: None,
-) -> NGramModel:
-    """Have devices count a model's n-grams and those that grow from them, and fit the model to the counts.
+ATTEMPTS = 100  # at a round of simulated devices: the last ones of a pass may drop out again and again
 
-    Devices' words are in the ids of the model's vocabulary. `on_pass` is told what is counted next, and on what
-    topology; `on_round` how far it is.
+
+class Passes:
+    """Passes over the devices of a fleet: in each, every device takes part once, as far as it can be reached.
+
+    `on_pass` is told what is counted next, and on what topology; `tell` of every event in a round. With a folder, an
+    interrupted pass resumes.
     """
-    counted = count_on_devices(model, devices, options, seed=seed, on_pass=on_pass, on_round=on_round)
-    return refit_to_counts(model, counted, options)
+
+    def __init__(
+        self, fleets: Fleets, options: RefitOptions, *, seed: int, folder: Path | None = None,
+        on_pass: Callable[[str, Topology | None], object] = lambda *_: None, tell: Tell = lambda *_: None,
+    ) -> None:  # fmt: skip
+        self._fleets, self._options, self._seed, self._folder = fleets, options, seed, folder
+        self._on_pass, self._tell = on_pass, tell
+        self.reports: list[Mapping[str, Any]] = []
+
+    def run(self, task: FederatedTask[State], what: str, topology: Topology | None = None) -> State:
+        """The state of a task after a pass."""
+        number = len(self.reports)
+        self._on_pass(what, topology)
+        job = Job(task, int(stream_key(self._seed, "refit", number) >> np.uint64(1)), participations=1)
+        run = run_rounds(
+            job, self._fleets(job), RunOptions(None, self._options.plan, self._options.masking),
+            folder=self._folder / f"pass-{number}" if self._folder else None, tell=self._tell,
+        )  # fmt: skip
+        self.reports.append({"rounds": run.progress.round, **run.progress.tally.fields()})
+        return run.state
 
 
-def count_on_devices(
-    model: NGramModel,
-    devices: Devices,
-    options: RefitOptions,
-    *,
-    seed: int,
-    on_pass: Callable[[str, Topology | None], object] = lambda *_: None,
-    on_round: Callable[[PassReport], object] = lambda _: None,
-) -> CountedNGrams:
+def count_on_devices(model: NGramModel, passes: Passes, options: RefitOptions) -> CountedNGrams:
     """The devices' counts on a topology that has the model's n-grams; in a pass every device is counted at most once.
 
     N-grams beside the model's are left out unless a device has them.
     """
     words, growth, limits = len(model.vocabulary), options.growth, options.limits
-    built, passes = NGramTopology(model.topology, np.arange(model.topology.arcs, dtype=np.int32)), []
+    built = NGramTopology(model.topology, np.arange(model.topology.arcs, dtype=np.int32))
     if options.sketch:
-        on_pass("pairs", None)
-        finder = PairCollection(words, options.sketch, labels=limits.labels, with_unknown=model.has_unknown)
-        marks, report = run_pass(finder, devices, options.plan, seed=_pass_seed(seed, 0), on_round=on_round)
-        pairs = finder.found(marks, least=growth.least, most=growth.most)
+        finder = PairCollection(model.vocabulary, options.sketch, labels=limits.labels, with_unknown=model.has_unknown)
+        pairs = finder.found(passes.run(finder, "pairs"), least=growth.least, most=growth.most)
         rows = Ragged.concatenate([ngrams_of(model.topology), pairs])
         built = topology_from_ngrams(rows, words, open_vocabulary=model.has_unknown)
-        passes.append(report)
     own = np.zeros(built.topology.arcs, bool)
     own[built.arc[: model.topology.arcs]] = True
     for number in range(growth.passes + 1):
-        on_pass("n-grams", built.topology)
-        task = NGramCollection(built.topology, limits)
-        count, report = run_pass(task, devices, options.plan, seed=_pass_seed(seed, number + 1), on_round=on_round)
-        passes.append(report)
+        task = NGramCollection(built.topology, model.vocabulary, limits)
+        count = passes.run(task, "n-grams", built.topology)[COUNT]
         keep = closed_under_parents(built.topology, own | (occurrences(built.topology, count)[0] > 0))
         topology, count, own = subtopology(built.topology, keep), count[keep], own[keep]
         if number < growth.passes:
@@ -160,14 +165,10 @@ def count_on_devices(
             grown = np.zeros(built.topology.arcs, bool)
             grown[built.arc[: topology.arcs][own]] = True
             own = grown
-    return CountedNGrams(topology, count, tuple(passes))
+    return CountedNGrams(topology, count, tuple(passes.reports))
 
 
 def refit_to_counts(model: NGramModel, counted: CountedNGrams, options: RefitOptions) -> NGramModel:
     """The model fitted to the devices' counts, within the budget."""
     prior = express_on(renormalize(model), counted.topology)
     return prune_to_size(refit(prior, counted.count, options.prior), options.max_ngrams, split_ties=True)
-
-
-def _pass_seed(seed: int, number: int) -> int:
-    return int(stream_key(seed, "refit", number) >> np.uint64(1))

@@ -1,43 +1,46 @@
-"""A whole training run: round after round, with a dev curve, early stopping, checkpoints; it ends with the best."""
+"""A whole training run: the round loop with a dev curve, early stopping and the best weights on dev users.
 
-from collections.abc import Callable, Iterator, Mapping
+The network that training starts from is scored too and competes for the best: a run that never gets better than its
+start has failed, and says so.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import isfinite
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import torch
+import numpy as np
 
 from fedgram.core.errors import FedgramError
-from fedgram.fedavg.checkpoint import Checkpoint, read_checkpoint, remove_checkpoints, write_checkpoint
-from fedgram.fedavg.engine import Chunk, RoundReport, chunk_size, plan_round, prefetched, train_round
+from fedgram.core.storage import Record
 from fedgram.fedavg.task import FedAvgState, FederatedAveraging
-from fedgram.federated.cohort import Cohort, CohortPlan, choose_cohort
-from fedgram.federated.driver import Devices, Tally, collect_round
-from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.task import Total
+from fedgram.federated.fleet import Fleet, RoundSum, Tally
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import GaveUp, RunOptions, Tell, run_rounds
+from fedgram.federated.validation import Reason
 from fedgram.neural.network import WeightArrays, as_tensors
 from fedgram.neural.ranks import Ranks
 from fedgram.neural.scoring import ScoredText, Scores, score
 
+_REMEDY = "lower the clients' or the server's learning rate, or the limit on an update's norm"
+_SHOWN = ("sll", "sll_e", "perplexity", "top1", "top3")
+
+
+class Diverged(FedgramError):
+    """A training that led nowhere."""
+
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How long to train, how often to look at the dev users, and when to stop for lack of progress."""
+class Following:
+    """How often to score on dev users, and after how many scores without progress to stop."""
 
-    rounds: int
-    seed: int = 0
     evaluate_every: int = 10
     patience: int | None = None
-    checkpoint_every: int = 1
-    secure: SecureSettings | None = None
 
     def __post_init__(self) -> None:
-        if min(self.rounds, self.evaluate_every, self.checkpoint_every) < 1:
-            raise FedgramError("rounds, and the rounds between evaluations and checkpoints, must be at least 1")
-        if self.patience is not None and self.patience < 1:
-            raise FedgramError("the patience must be at least 1 evaluation")
+        if self.evaluate_every < 1 or (self.patience is not None and self.patience < 1):
+            raise FedgramError("the rounds between evaluations and the patience must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,141 +61,113 @@ class RunResult:
     story: Mapping[str, Any]
 
 
-Collect = Callable[[FedAvgState, dict[str, Any]], tuple[Total, RoundReport, int]]
+class TrainingWatch:
+    """Follows a training on dev users; without any, the last weights are the best."""
+
+    def __init__(
+        self, task: FederatedAveraging, dev: ScoredText | None, following: Following, rounds: int, *,
+        ranks: Ranks | None = None, on_round: Callable[[Moment], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._task, self._dev, self._following, self._rounds = task, dev, following, rounds
+        self._ranks, self._on_round = ranks or Ranks(), on_round
+        self._pieces = task.coding is not None and task.coding.pieces is not None
+        self.best: Mapping[str, Any] = task.start
+        self.story: dict[str, Any] = {"best_round": 0, "loss": [], "dev": [], "targets": 0}
+
+    def begin(self, state: FedAvgState) -> None:
+        """Score the weights to start from."""
+        if self._dev is not None:
+            self.story["before"] = self._point(0, self._scores(state))
+            self.story["best_sll_e"] = self.story["before"]["sll_e"]
+
+    def is_over(self, state: FedAvgState) -> bool:  # noqa: ARG002
+        """Whether the dev users saw no progress for too long."""
+        since = sum(point["round"] > self.story["best_round"] for point in self.story["dev"])
+        return self._following.patience is not None and since >= self._following.patience
+
+    def after_round(self, state: FedAvgState, number: int, found: RoundSum, seconds: float) -> None:
+        """Take note of the loss, and score the model if it is time to."""
+        if not isfinite(state.loss) and state.targets:
+            raise Diverged(f"the training diverged: its loss in round {number} is not finite; {_REMEDY}")
+        if not state.targets and _has_diverged(found.tally):  # all devices that were counted have no words
+            raise Diverged(f"the training diverged: no update of round {number} could be used; {_REMEDY}")
+        self.story["loss"] = [*self.story["loss"], None if np.isnan(state.loss) else state.loss]
+        self.story["targets"] += state.targets
+        scores = None
+        if self._dev is None:
+            self.best, self.story["best_round"] = state.model.weights, number
+        elif number % self._following.evaluate_every == 0 or number == self._rounds:
+            scores = self._scores(state)
+            self.story["dev"] = [*self.story["dev"], self._point(number, scores)]
+            if scores.sll_e > self.story["best_sll_e"]:
+                self.best, self.story["best_sll_e"] = state.model.weights, scores.sll_e
+                self.story["best_round"] = number
+        self._on_round(Moment(number, state.loss, state.targets / max(seconds, 1e-9), scores))
+
+    def _scores(self, state: FedAvgState) -> Scores:
+        """Dev scores; rank 0 computes them for all, so that all agree on the best and on when to stop."""
+        assert self._dev is not None
+        numbers = [0.0] * 5
+        if self._ranks.rank == 0:
+            weights = as_tensors(state.model.weights, self._task.torch_device)
+            s = score(self._task.shape, weights, self._dev, pieces=self._pieces)
+            numbers = [s.sll, s.sll_e, s.perplexity, s.top1 or 0.0, s.top3 or 0.0]
+        sll, sll_e, perplexity, top1, top3 = self._ranks.same(numbers)
+        if not isfinite(sll_e):
+            raise Diverged(f"the training diverged: the dev scores of round {state.round} are not finite; {_REMEDY}")
+        size = len(self._dev.sentences), self._dev.words
+        return Scores(sll, sll_e, perplexity, None if self._pieces else top1, None if self._pieces else top3, *size)
+
+    @staticmethod
+    def _point(number: int, scores: Scores) -> dict[str, Any]:
+        return {"round": number, **{name: getattr(scores, name) for name in _SHOWN}}
+
+    def save(self) -> Record:
+        """The story and the best weights."""
+        return Record({"story": self.story}, {name: np.asarray(w) for name, w in self.best.items()})
+
+    def load(self, saved: Record) -> None:
+        """Go on from a story."""
+        self.story, self.best = dict(saved.fields["story"]), saved.arrays
+
+    def check_progress(self) -> None:
+        """Refuse a training that ended no better than it began."""
+        if self._dev is not None and self.story["best_round"] == 0:
+            last = self.story["dev"][-1]["sll_e"] if self.story["dev"] else float("nan")
+            scores = f"dev SLL^e {self.story['best_sll_e']:.3f} before the first round, {last:.3f} after the last"
+            raise Diverged(f"no round is better than the start ({scores}); {_REMEDY}")
+
+
+def _has_diverged(tally: Tally) -> bool:
+    """Whether devices' updates were refused as training that diverges makes them."""
+    return any(tally.refused[str(reason)] for reason in (Reason.NOT_FINITE, Reason.TOO_LARGE))
 
 
 def train(
-    task: FederatedAveraging, devices: Devices, cohorts: CohortPlan, dev: ScoredText | None, options: RunOptions, *,
-    pieces: bool, device: str = "cpu", ranks: Ranks | None = None, folder: Path | None = None,
-    settings: Mapping[str, Any] | None = None, resume: bool = False,
-    on_round: Callable[[Moment], object] = lambda _: None,
+    job: Job[FedAvgState], fleet: Fleet, options: RunOptions, *, dev: ScoredText | None = None,
+    following: Following | None = None, ranks: Ranks | None = None, folder: Path | None = None, resume: bool = False,
+    belongs_to: Mapping[str, Any] | None = None, on_round: Callable[[Moment], object] = lambda _: None,
+    tell: Tell = lambda *_: None,
 ) -> RunResult:  # fmt: skip
-    """Train on simulated devices, from the beginning or from the newest checkpoint in the folder."""
-    if not len(devices.clients):
-        raise FedgramError("the population has no clients to train on; check the split")
-    place, ranks = torch.device(device), ranks or Ranks()
-    if options.secure is not None and (ranks.size > 1 or place.type != "cpu"):
-        raise FedgramError("secure aggregation is simulated by one process on the CPU; use --workers 1 --device cpu")
-    plans: Iterator[tuple[Cohort, list[Chunk], RoundReport]] | None = None
+    """Train on a fleet, from the beginning or from the newest checkpoint in the folder.
 
-    def collect(state: FedAvgState, story: dict[str, Any]) -> tuple[Total, RoundReport, int]:
-        nonlocal plans
-        plans = plans or prefetched(_plans(task, devices, cohorts, options, state.round, place))
-        cohort, chunks, report = next(plans)
-        if options.secure is None:
-            total, refused = train_round(task, state, chunks, device=place, ranks=ranks)
-        else:
-            total, refused = _train_securely(task, state, devices, cohort, options, story)
-        return total, report, refused
-
-    return follow(
-        task, collect, dev, options, pieces=pieces, device=device, ranks=ranks, folder=folder, settings=settings,
-        resume=resume, on_round=on_round,
-    )  # fmt: skip
-
-
-def follow(
-    task: FederatedAveraging, collect: Collect, dev: ScoredText | None, options: RunOptions, *,
-    pieces: bool, device: str = "cpu", ranks: Ranks | None = None, folder: Path | None = None,
-    settings: Mapping[str, Any] | None = None, resume: bool = False,
-    on_round: Callable[[Moment], object] = lambda _: None,
-) -> RunResult:  # fmt: skip
-    """Train on whatever devices `collect` asks; it returns the sum of a round, what is known of it, and the refused.
-
-    It may add to the story of the run.
+    `belongs_to` says what else a checkpoint must agree with to be resumed.
     """
-    place, ranks = torch.device(device), ranks or Ranks()
-    if folder is not None and not resume and ranks.rank == 0:
-        remove_checkpoints(folder)
-    found = read_checkpoint(folder, settings or {}) if folder is not None and resume else None
-    state, best = (found.state, found.best) if found else (task.init(), dict(task.start))
-    story: dict[str, Any] = dict(found.story) if found else _new_story()
-    last = _is_over(story, options)
-    while not last:
-        began = perf_counter()
-        total, report, refused = collect(state, story)
-        state = task.server_update(state, total)
-        seconds = perf_counter() - began
-        scores = None
-        if dev is not None and (state.round % options.evaluate_every == 0 or state.round == options.rounds):
-            scores = _evaluate(task, state, dev, pieces, place, ranks)
-            if scores.sll_e > story["best_sll_e"]:
-                best, story["best_sll_e"], story["best_round"] = state.model.weights, scores.sll_e, state.round
-        elif dev is None:
-            best, story["best_round"] = state.model.weights, state.round
-        _tell(story, state, report, refused, scores)
-        last = _is_over(story, options)
-        if folder is not None and ranks.rank == 0 and (last or state.round % options.checkpoint_every == 0):
-            write_checkpoint(folder, Checkpoint(state, best, story), settings or {})
-        on_round(Moment(state.round, state.loss, report.targets / seconds, scores))
-    return RunResult(best, story)
-
-
-def _train_securely(
-    task: FederatedAveraging, state: FedAvgState, devices: Devices, cohort: Cohort, options: RunOptions,
-    story: dict[str, Any],
-) -> tuple[Total, int]:  # fmt: skip
-    """The same sum, device by device, each update masked; an abandoned round leaves the model as it is."""
-    tally = Tally()
-    total = collect_round(
-        task, state, devices, cohort, seed=options.seed, round_number=state.round + 1, secure=options.secure,
-        tally=tally,
-    )  # fmt: skip
-    story["abandoned"] = [*story.get("abandoned", []), *tally.abandoned]
-    for name, amount in (("bytes_up", tally.traffic.up), ("bytes_down", tally.traffic.down)):
-        story[name] = story.get(name, 0) + amount
-    return total, tally.refused.total()
-
-
-def _plans(
-    task: FederatedAveraging, devices: Devices, cohorts: CohortPlan, options: RunOptions, done: int,
-    device: torch.device,
-) -> Iterator[tuple[Cohort, list[Chunk], RoundReport]]:  # fmt: skip
-    size = chunk_size(task, device)
-    for number in range(done + 1, options.rounds + 1):
-        cohort = choose_cohort(cohorts, devices.clients, seed=options.seed, round_number=number)
-        yield cohort, *plan_round(task, devices, cohort, seed=options.seed, round_number=number, chunk=size)
-
-
-def _evaluate(
-    task: FederatedAveraging, state: FedAvgState, dev: ScoredText, pieces: bool, device: torch.device, ranks: Ranks
-) -> Scores:
-    """Dev scores; rank 0 computes them for all, so that all agree on the best and on when to stop."""
-    numbers = [0.0] * 5
-    if ranks.rank == 0:
-        s = score(task.shape, as_tensors(state.model.weights, device), dev, pieces=pieces)
-        numbers = [s.sll, s.sll_e, s.perplexity, s.top1 or 0.0, s.top3 or 0.0]
-    sll, sll_e, perplexity, top1, top3 = ranks.same(numbers)
-    size = len(dev.sentences), dev.words
-    return Scores(sll, sll_e, perplexity, None if pieces else top1, None if pieces else top3, *size)
-
-
-def _new_story() -> dict[str, Any]:
-    return {
-        "best_sll_e": -inf, "best_round": 0, "loss": [], "dev": [],
-        "reports": 0, "empty": 0, "refused": 0, "targets": 0,
-    }  # fmt: skip
-
-
-def _tell(story: dict[str, Any], state: FedAvgState, report: RoundReport, refused: int, scores: Scores | None) -> None:
-    story["loss"] = [*story["loss"], state.loss]
-    for name, amount in (
-        ("reports", report.reports), ("empty", report.empty), ("refused", refused), ("targets", report.targets)
-    ):  # fmt: skip
-        story[name] += amount
-    if scores is not None:
-        story["dev"] = [
-            *story["dev"],
-            {
-                "round": state.round, "sll": scores.sll, "sll_e": scores.sll_e, "perplexity": scores.perplexity,
-                "top1": scores.top1, "top3": scores.top3,
-            },
-        ]  # fmt: skip
-
-
-def _is_over(story: Mapping[str, Any], options: RunOptions) -> bool:
-    """All rounds are done, or the dev users saw no progress for too long."""
-    if len(story["loss"]) >= options.rounds:
-        return True
-    since = sum(point["round"] > story["best_round"] for point in story["dev"])
-    return options.patience is not None and since >= options.patience
+    task, ranks, following = job.task, ranks or Ranks(), following or Following()
+    assert isinstance(task, FederatedAveraging)
+    assert options.rounds is not None
+    watch = TrainingWatch(task, dev, following, options.rounds, ranks=ranks, on_round=on_round)
+    try:
+        run = run_rounds(
+            job, fleet, options, watch=watch, folder=folder, resume=resume, lead=ranks.rank == 0, tell=tell,
+            belongs_to={"rounds": options.rounds, "evaluate_every": following.evaluate_every,
+                        "dev_words": dev.words if dev else 0, **(belongs_to or {})},
+        )  # fmt: skip
+    except GaveUp as why:
+        if _has_diverged(why.tally):
+            raise Diverged(f"the training diverged: {why}; {_REMEDY}") from None
+        raise
+    watch.check_progress()
+    progress = run.progress
+    tally = {**progress.tally.fields(), "abandoned": progress.abandoned, "participations": progress.most}
+    return RunResult(watch.best, {**watch.story, **tally})

@@ -8,8 +8,12 @@ With Δ the average change of a round, the server treats −Δ as a gradient g (
 With η = 1 and μ = 0 the server's model is the average of the devices' models. Paper: §7.1 (η = 1, μ = 0.9, Nesterov).
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +25,10 @@ from fedgram.core.jit import kernel
 
 Array = NDArray[np.floating[Any]]
 Arrays = Mapping[str, Array]
+Change = NDArray[np.floating[Any]] | NDArray[np.int64]
+Changes = Mapping[str, Change]
+Empty = Callable[[Array], Array]
+_PART, _MOST_THREADS = 1 << 17, 16  # entries that are worth a thread, and threads
 RULES = ("nesterov", "momentum", "adam")
 
 
@@ -58,38 +66,72 @@ class ServerModel:
     second: Arrays = field(default_factory=lambda: MappingProxyType({}))
 
 
-def move(model: ServerModel, change: Arrays, step: ServerStep) -> ServerModel:
-    """The model after a round whose devices changed their weights by `change` on average."""
+def move(
+    model: ServerModel, change: Changes, step: ServerStep, scale: float = 1.0, empty: Empty = np.empty_like
+) -> ServerModel:
+    """The model after a round whose devices changed their weights by `scale` times `change` on average.
+
+    A change may be given in whole numbers, as sums in fixed point are. `empty` makes the arrays of the result.
+    """
     if change.keys() != model.weights.keys():
         raise InvariantError("the change has other arrays than the model")
     weights, first, second = {}, {}, {}
     for name, w in model.weights.items():
-        if change[name].shape != w.shape or not np.isfinite(change[name]).all():
+        whole = np.issubdtype(change[name].dtype, np.integer)
+        if change[name].size != w.size or not (whole or np.isfinite(change[name]).all()):
             raise InvariantError(f"the change of {name!r} has another shape, or is not finite")
-        weights[name], first[name] = w.copy(), model.first.get(name, np.zeros_like(w)).copy()
-        flat = weights[name].reshape(-1), first[name].reshape(-1)
+        before = model.first.get(name), model.second.get(name) if step.rule == "adam" else None
+        m, u = (np.zeros_like(w) if past is None else past for past in before)
+        weights[name], first[name] = empty(w), empty(w)
+        flat = w.reshape(-1), m.reshape(-1), weights[name].reshape(-1), first[name].reshape(-1)
+        delta = change[name].reshape(-1)
         if step.rule == "adam":
-            second[name] = model.second.get(name, np.zeros_like(w)).copy()
+            second[name] = empty(w)
             rates = step.learning_rate, step.momentum, step.second_momentum, step.tau
-            _adam(*flat, second[name].reshape(-1), change[name].reshape(-1), *rates)
+            _in_parts(_adam, (*flat, u.reshape(-1), second[name].reshape(-1), delta), (scale, *rates))
         else:
-            nesterov = step.rule == "nesterov"
-            _momentum(*flat, change[name].reshape(-1), step.learning_rate, step.momentum, nesterov)
+            numbers = scale, step.learning_rate, step.momentum, step.rule == "nesterov"
+            _in_parts(_momentum, (*flat, delta), numbers)
     return ServerModel(weights, first, second)
 
 
-@kernel
-def _momentum(w: Array, v: Array, change: Array, eta: float, mu: float, nesterov: bool) -> None:
-    for k in range(len(w)):
-        g = -np.float64(change[k])
-        v[k] = mu * v[k] + g
-        w[k] -= eta * (g + mu * v[k] if nesterov else v[k])
+def _in_parts(function: Callable[..., None], arrays: tuple[Change, ...], numbers: tuple[float, ...]) -> None:
+    """Apply a kernel to flat arrays, entry by entry; long ones are shared by several threads."""
+    size = len(arrays[0])
+    parts = min(os.cpu_count() or 1, _MOST_THREADS, size // _PART + 1)
+    if parts == 1:
+        function(*arrays, *numbers)
+        return
+    bounds = [size * part // parts for part in range(parts + 1)]
+    jobs = [
+        _threads().submit(function, *(array[a:b] for array in arrays), *numbers) for a, b in pairwise(bounds)
+    ]  # fmt: skip
+    for job in jobs:
+        job.result()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="server-step")
 
 
 @kernel
-def _adam(w: Array, m: Array, u: Array, change: Array, eta: float, beta1: float, beta2: float, tau: float) -> None:
+def _momentum(
+    w: Array, v: Array, new_w: Array, new_v: Array, change: Change, scale: float, eta: float, mu: float, nesterov: bool
+) -> None:
     for k in range(len(w)):
-        g = -np.float64(change[k])
-        m[k] = beta1 * m[k] + (1.0 - beta1) * g
-        u[k] = beta2 * u[k] + (1.0 - beta2) * g * g
-        w[k] -= eta * m[k] / (np.sqrt(u[k]) + tau)
+        g = -scale * np.float64(change[k])
+        new_v[k] = mu * v[k] + g
+        new_w[k] = w[k] - eta * (g + mu * new_v[k] if nesterov else new_v[k])
+
+
+@kernel
+def _adam(
+    w: Array, m: Array, new_w: Array, new_m: Array, u: Array, new_u: Array, change: Change, scale: float, eta: float,
+    beta1: float, beta2: float, tau: float,
+) -> None:  # fmt: skip
+    for k in range(len(w)):
+        g = -scale * np.float64(change[k])
+        new_m[k] = beta1 * m[k] + (1.0 - beta1) * g
+        new_u[k] = beta2 * u[k] + (1.0 - beta2) * g * g
+        new_w[k] = w[k] - eta * new_m[k] / (np.sqrt(new_u[k]) + tau)

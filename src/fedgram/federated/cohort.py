@@ -1,6 +1,10 @@
-"""Who takes part in a round: more devices are asked than needed, some drop out, the first to report count."""
+"""Who takes part in a round: more devices are invited than needed, and the first to report count.
 
-from dataclasses import dataclass, field
+The order in which devices are invited depends on the seed, the round and the attempt alone, so that a simulation and a
+real federation with the same devices invite the same ones.
+"""
+
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -11,42 +15,36 @@ from fedgram.core.random import stream
 
 
 @dataclass(frozen=True, slots=True)
-class CohortPlan:
-    """How a round's devices are chosen."""
+class RoundPlan:
+    """How rounds are run.
+
+    `devices` are wanted in a round and `over_selection` times as many are invited; with fewer than `minimum` reports a
+    round is abandoned, and tried `attempts` times in all.
+    """
 
     devices: int = 500
     over_selection: float = 1.3
-    dropout: float = 0.1
+    minimum: int = 1
+    attempts: int = 5
 
     def __post_init__(self) -> None:
         if self.devices < 1:
             raise FedgramError(f"a round needs at least 1 device, not {self.devices}")
         if not 1.0 <= self.over_selection <= 1000.0:
             raise FedgramError(f"over-selection must lie in [1, 1000], not {self.over_selection}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise FedgramError(f"the dropout rate must lie in [0, 1), not {self.dropout}")
+        if not 1 <= self.minimum <= self.devices:
+            raise FedgramError(f"a round of {self.devices} devices cannot need {self.minimum} reports")
+        if self.attempts < 1:
+            raise FedgramError("a round needs at least 1 attempt")
+
+    @property
+    def invited(self) -> int:
+        """Devices invited at first."""
+        return ceil(self.devices * self.over_selection)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cohort:
-    """One round's devices: those whose reports count, and how many were asked, dropped out, or came too late.
-
-    `missing` has those that were asked and do not count.
-    """
-
-    reporting: LongArray
-    asked: int
-    dropped: int
-    late: int
-    missing: LongArray = field(default_factory=lambda: np.zeros(0, np.int64))
-
-
-def choose_cohort(plan: CohortPlan, clients: LongArray, *, seed: int, round_number: int) -> Cohort:
-    """The cohort of a round, without repetition; it depends on the seed and the round alone."""
-    rng = stream(seed, "cohort", round_number)
-    asked = rng.permutation(clients)[: ceil(plan.devices * plan.over_selection)]
-    stays = rng.random(len(asked)) >= plan.dropout
-    reports = asked[stays]
-    counted, late = reports[: plan.devices], reports[plan.devices :]
-    missing = np.concatenate([asked[~stays], late])
-    return Cohort(counted, len(asked), len(asked) - len(reports), len(late), missing)
+def draw_order(devices: LongArray, *, seed: int, round_number: int, attempt: int = 0) -> LongArray:
+    """The devices in the order in which a round invites them."""
+    names: tuple[str | int, ...] = ("cohort", round_number) if attempt == 0 else ("cohort", round_number, attempt)
+    order: LongArray = stream(seed, *names).permutation(np.sort(devices))
+    return order

@@ -6,13 +6,23 @@ The Z statistic (Bhattacharya and Valiant 2015) compares two sets of counts X, Y
 
 reported over m₁^{3/2}·m₂. Its expectation is 0 if both come from one distribution and positive otherwise, provided that
 V and W are the variances of the counts around their expectation. For plain independent words these would be X and Y
-themselves. But words come by the device: a person repeats words, and clipping scales all of a device's counts. So with
-a = w·C and ℓ = Σ a of a device, p_i = (X_i + Y_i)/(m₁ + m₂),
+themselves. But words come by the device: a person repeats words, and clipping scales all of a device's counts. Devices
+send their counts alone, so the variance is estimated between rounds, whose devices are drawn independently. With A_r
+the sums of round r, L_r = Σ_i A_ri, R rounds in both sets together and p_i = (X_i + Y_i)/(m₁ + m₂),
 
-    V_i = Σ_devices (a_i − p_i·ℓ)² = Σ a_i² − 2·p_i·Σ a_i·ℓ + p_i²·Σ ℓ².
+    V_i = R/(R − 1)·Σ_r (A_ri − p_i·L_r)²,   over the rounds r of the set,
+
+where R/(R − 1) makes up for p being estimated from the same rounds. What this costs: the difference between the two
+sets is itself one of the R − 1 differences between rounds that V and W are made of. Compared with variances that are
+estimated from every device's counts, Z of two distributions is (R − 2)/(R − 1) as large, and its standard deviation for
+one distribution √((R − 2)/(R − 1)) as large. So a difference stands out by √((R − 2)/(R − 1)) of what it would: 0.95
+after 12 rounds, 0.998 after 300. `tests/unit/federated/test_convergence.py` measures this on simulated devices: in 12
+rounds the standard deviation is 0.95 to 0.97 of that by devices, and Z of two distributions 0.91 of it. With R = 2
+nothing can be told, and Z is 0.
 
 A round draws its devices without repetition; where they are a sizeable part f of the whole population, as in
-simulations, the halves differ less than independent draws would, and V and W are scaled by 1 − f.
+simulations, the halves differ less than independent draws would. The rounds differ less by the same factor, so V and W
+need no correction for it.
 
 At round k the first half of the rounds is compared with the second. The halves must be disjoint: were the first part of
 the second, as in "k/2 against k rounds" taken literally, Z would be far below 0. Paper: §3.2.
@@ -28,22 +38,24 @@ from fedgram.federated.unigram_collection import RoundCounts
 MOVING_ROUNDS = 20
 
 
-class DeviceSums:
-    """Running sums over devices: a, a² and a·ℓ by word, ℓ² over all."""
+class RoundSums:
+    """Running sums over rounds: A, A² and A·L by word, L² over all."""
 
     def __init__(self, words: int) -> None:
         self.weight, self.square, self.cross = np.zeros(words), np.zeros(words), np.zeros(words)
-        self.length_square = 0.0
+        self.length_square, self.rounds = 0.0, 0
 
-    def add(self, part: RoundCounts, sign: float = 1.0) -> None:
+    def add(self, part: RoundCounts, sign: int = 1) -> None:
         """Add a round, or take it away again."""
+        length = float(part.weight.sum())
         self.weight[part.index] += sign * part.weight
-        self.square[part.index] += sign * part.square
-        self.cross[part.index] += sign * part.cross
-        self.length_square += sign * part.length_square
+        self.square[part.index] += sign * part.weight * part.weight
+        self.cross[part.index] += sign * part.weight * length
+        self.length_square += sign * length * length
+        self.rounds += sign
 
-    def variance(self, p: FloatArray) -> FloatArray:
-        """Σ (a_i − p_i·ℓ)² over the devices."""
+    def deviation(self, p: FloatArray) -> FloatArray:
+        """Σ (A_i − p_i·L)² over the rounds."""
         result: FloatArray = np.maximum(self.square - 2.0 * p * self.cross + p * p * self.length_square, 0.0)
         return result
 
@@ -61,12 +73,15 @@ def z_statistic(X: FloatArray, Y: FloatArray, V: FloatArray, W: FloatArray) -> f
     return float(np.sum(terms / both[seen]) / (m1**1.5 * m2))
 
 
-def compare_halves(first: DeviceSums, second: DeviceSums, sampled_share: float = 0.0) -> float:
-    """The Z statistic of two disjoint sets of devices; a round draws this share of the population."""
+def compare_halves(first: RoundSums, second: RoundSums) -> float:
+    """The Z statistic of two disjoint sets of rounds; 0 for fewer than three rounds, of which nothing can be told."""
+    rounds = first.rounds + second.rounds
+    if rounds < 3:
+        return 0.0
     both = first.weight + second.weight
     p = both / max(float(both.sum()), 1e-300)
-    left = 1.0 - sampled_share
-    return z_statistic(first.weight, second.weight, left * first.variance(p), left * second.variance(p))
+    factor = rounds / (rounds - 1)
+    return z_statistic(first.weight, second.weight, factor * first.deviation(p), factor * second.deviation(p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +96,11 @@ class Convergence:
     moving_average: list[float]
 
 
-def measure_convergence(rounds: tuple[RoundCounts, ...], sampled_share: float = 0.0) -> Convergence:
-    """All measures after every round; `sampled_share` is the part of the population that a round draws."""
+def measure_convergence(rounds: tuple[RoundCounts, ...]) -> Convergence:
+    """All measures after every round."""
     used = np.unique(np.concatenate([part.index for part in rounds])) if rounds else np.zeros(0, np.int64)
     rounds = tuple(replace(part, index=np.searchsorted(used, part.index)) for part in rounds)
-    first, second = DeviceSums(len(used)), DeviceSums(len(used))
+    first, second = RoundSums(len(used)), RoundSums(len(used))
     seen = np.zeros(len(used), bool)
     result = Convergence([], [], [], [])
     for k, part in enumerate(rounds, 1):
@@ -95,8 +110,8 @@ def measure_convergence(rounds: tuple[RoundCounts, ...], sampled_share: float = 
         second.add(part)
         if k % 2 == 0:
             first.add(rounds[k // 2 - 1])
-            second.add(rounds[k // 2 - 1], sign=-1.0)
-        result.z.append(compare_halves(first, second, sampled_share) if k > 1 else 0.0)
+            second.add(rounds[k // 2 - 1], sign=-1)
+        result.z.append(compare_halves(first, second) if k > 1 else 0.0)
         recent = result.new[-MOVING_ROUNDS:]
         result.moving_average.append(sum(n > 0 for n in recent) / len(recent))
     return result

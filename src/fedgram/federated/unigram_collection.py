@@ -2,11 +2,11 @@
 
     U = Σ_i w_i·C_i,   w_i = λ / max(λ, Σ C_i)
 
-With λ = 1 every device has the same say, with λ = ∞ every word has. To judge convergence the server also sums, with
-a = w·C and ℓ = Σ a of a device, a² and a·ℓ by word and ℓ² over all words. Paper: §3.1.
+With λ = 1 every device has the same say, with λ = ∞ every word has. A device sends its clipped counts a = w·C and
+nothing else; convergence is judged from the sums of whole rounds (`convergence.py`). Paper: §3.1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,25 +15,24 @@ from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
+from fedgram.core.storage import Record
 from fedgram.federated.task import Total, Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
+from fedgram.text.normalize import uncase
 from fedgram.text.population import ClientDataset
 from fedgram.text.unigrams import UnigramCounts
-from fedgram.text.vocabulary import SPECIAL, Vocabulary
+from fedgram.text.vocabulary import SPECIAL, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 
-_USUAL_LENGTH = 1000.0
 FRACTION_BITS = 24  # counts to 6e-8, and sums up to 2⁶³⁻²⁴ = 5.5e11
+COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundCounts:
-    """One round's sums at the words that occurred in it: a, a² and a·ℓ by word, and ℓ² over the devices."""
+    """One round's sums at the words that occurred in it, and the number of its devices."""
 
     index: LongArray
     weight: FloatArray
-    square: FloatArray
-    cross: FloatArray
-    length_square: float
     devices: int
 
 
@@ -60,44 +59,67 @@ def _count_runs(ordered: IntArray, first: int) -> tuple[LongArray, FloatArray]:
 
 
 class UnigramTask:
-    """The collection as a `FederatedTask`; device data must be in the ids of `vocabulary`."""
+    """The collection as a `FederatedTask`."""
 
-    bits = FRACTION_BITS
+    name, counting, bits = "unigrams", True, FRACTION_BITS
 
     def __init__(self, vocabulary: Vocabulary, *, clip: float) -> None:
         if not clip > 0:
             raise FedgramError(f"the clipping threshold must be greater than 0, not {clip}")
         self.vocabulary, self.clip = vocabulary, clip
-        self.unit = _USUAL_LENGTH if np.isinf(clip) else clip  # squares are sent in its square, to stay within range
-        n = len(vocabulary)
-        self.size: Mapping[str, int] = {"weight": n, "square": n, "cross": n, "length_square": 1}
-        longest = {"weight": clip, "square": 1.0, "cross": 1.0, "length_square": 1.0}
-        norms = () if np.isinf(clip) else tuple(NormLimit((name,), most, order=1) for name, most in longest.items())
-        self.bounds = UpdateBounds(weight=1.0, norms=norms)
+        self.size: Mapping[str, int] = {COUNT: len(vocabulary)}
+        norms = () if np.isinf(clip) else (NormLimit((COUNT,), clip, order=1),)
+        self.bounds = UpdateBounds(weight=1.0, norms=norms, non_negative=True)
+
+    def settings(self) -> Record:
+        """λ, and the words."""
+        clip = None if np.isinf(self.clip) else float(self.clip)
+        return Record({"clip": clip}, {"words": vocabulary_to_bytes(self.vocabulary)})
+
+    @classmethod
+    def from_settings(cls, settings: Record) -> "UnigramTask":
+        """The task of these settings."""
+        clip = settings.fields["clip"]
+        words = vocabulary_from_bytes(settings.arrays["words"])
+        return cls(words, clip=float("inf") if clip is None else float(clip))
+
+    def encode(self, words: Sequence[str]) -> IntArray:
+        """The ids of words, whose capitals do not matter."""
+        return np.array(self.vocabulary.encode([uncase(word) for word in words]), np.int32)
 
     def init(self) -> UnigramState:
         """Nothing collected yet."""
         return UnigramState(())
 
-    def client_update(self, state: UnigramState, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
-        """The sums of one device; those of a = w·C add up to at most λ."""
+    def broadcast(self, state: UnigramState) -> Record:  # noqa: ARG002
+        """Devices need nothing but the job."""
+        return Record()
+
+    def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
+        """A device's clipped counts, which add up to at most λ."""
         index, C = _count_runs(np.sort(data.sentences.values), len(SPECIAL))
         w = 1.0 if np.isinf(self.clip) else self.clip / max(self.clip, C.sum())
-        a = w * C
-        b = a / self.unit
-        length = float(b.sum())
-        places = {"weight": index, "square": index, "cross": index, "length_square": np.zeros(1, np.int64)}
-        values = {"weight": a, "square": b * b, "cross": b * length, "length_square": np.array([length * length])}
-        return Update(self.size, places, values, weight=1.0)
+        return Update(self.size, {COUNT: index}, {COUNT: w * C}, weight=1.0)
 
     def server_update(self, state: UnigramState, total: Total) -> UnigramState:
         """Keep the round's sums."""
-        seen = np.flatnonzero(total.arrays["weight"])
-        scale = self.unit * self.unit
-        square, cross = (scale * total.array(name)[seen] for name in ("square", "cross"))
-        length_square = scale * float(total.array("length_square")[0])
-        weight = total.array("weight")[seen]
-        return UnigramState((*state.rounds, RoundCounts(seen, weight, square, cross, length_square, total.devices)))
+        seen = np.flatnonzero(total.arrays[COUNT])
+        return UnigramState((*state.rounds, RoundCounts(seen, total.array(COUNT)[seen], total.devices)))
+
+    def save(self, state: UnigramState) -> Record:
+        """The rounds, one behind the other."""
+        rounds = state.rounds
+        ends = np.cumsum([0, *(len(part.index) for part in rounds)], dtype=np.int64)
+        index = np.concatenate([np.zeros(0, np.int64), *(part.index for part in rounds)])
+        weight = np.concatenate([np.zeros(0), *(part.weight for part in rounds)])
+        devices = np.array([part.devices for part in rounds], np.int64)
+        return Record({}, {"ends": ends, "index": index, "weight": weight, "devices": devices})
+
+    def load(self, saved: Record) -> UnigramState:
+        """The rounds that were saved."""
+        a = saved.arrays
+        pairs = zip(a["ends"][:-1].tolist(), a["ends"][1:].tolist(), a["devices"].tolist(), strict=True)
+        return UnigramState(tuple(RoundCounts(a["index"][i:j], a["weight"][i:j], n) for i, j, n in pairs))
 
     def counts(self, state: UnigramState) -> UnigramCounts:
         """U over all rounds."""

@@ -1,4 +1,4 @@
-"""An update as bytes, and back: all that a device sends. What comes from a device is checked before it is used.
+"""Updates and broadcasts as bytes, and back: all that passes between a device and the server in a round.
 
 Of a vector that is given in full, the places are left out.
 """
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import InvariantError
-from fedgram.core.storage import Artefact, artefact_from_bytes, artefact_to_bytes
+from fedgram.core.storage import Artefact, Record, artefact_from_bytes, artefact_to_bytes
 from fedgram.federated.task import Update
 
-KIND, VERSION = "update", 1
+KIND, BROADCAST, VERSION = "update", "broadcast", 1
 
 
 def update_to_bytes(update: Update) -> bytes:
@@ -26,7 +26,7 @@ def update_to_bytes(update: Update) -> bytes:
 
 
 def update_from_bytes(data: bytes) -> Update:
-    """The update of some bytes; `Total.add` checks that its numbers are sane."""
+    """The update of some bytes; `Total.add` judges its numbers."""
     artefact = artefact_from_bytes(data, "update", kind=KIND, version=VERSION)
     try:
         size = {str(name): int(n) for name, n in artefact.fields["size"].items()}
@@ -47,3 +47,14 @@ def _index(arrays: Mapping[str, NDArray[Any]], name: str, size: int) -> LongArra
     if arrays[f"values.{name}"].shape != (size,):
         raise InvariantError("an update's places and values differ in number")
     return np.arange(size, dtype=np.int64)
+
+
+def record_to_bytes(record: Record) -> bytes:
+    """What is broadcast in a round, as bytes."""
+    return artefact_to_bytes(Artefact(BROADCAST, VERSION, record.fields, record.arrays))
+
+
+def record_from_bytes(data: bytes) -> Record:
+    """What was broadcast, checked for damage."""
+    artefact = artefact_from_bytes(data, "broadcast", kind=BROADCAST, version=VERSION)
+    return Record(artefact.fields, artefact.arrays)

@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedgram.flower.device import Device, open_device
-from fedgram.flower.grid_fleet import from_records, to_records
+from fedgram.flower.grid_transport import from_records, to_records
 
 app = ClientApp()
 
@@ -19,6 +19,7 @@ def _device(context: Context) -> Device:
     return open_device(
         str(config["data"]), str(config["jobs"]), min_messages=int(config.get("min-messages", 1)),
         hooks=str(config.get("hooks", "")), masked_with=int(config.get("masked-with", 0)),
+        participations=int(config.get("participations", 1)), pins=str(config.get("pins", "")),
     )  # fmt: skip
 
 

@@ -1,32 +1,36 @@
 """What a device does when it is asked: nothing of Flower here, so that it can be tried and simulated without it.
 
 A device is asked to *join* a job, and says whether it is ready; asked to *report*, it computes an update with the
-task's `client_update` and sends its bytes, or in four steps masks it together with other devices. Whatever goes wrong
-is answered with the name of the error alone, never with a message that could quote text.
+task's `client_update` and sends its bytes, or in four steps masks it together with other devices. It keeps its own
+rules, whatever the server says: the settings it has pinned, and how often it takes part in a job. An error is
+answered with the name of the error alone, never with a message that could quote text.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
+from fedgram.federated.job import Job, job_from_bytes
 from fedgram.federated.secure.client import SecureClient
 from fedgram.federated.secure.messages import Kind, kind_of
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.secure.vectors import update_to_vector, vector_length
-from fedgram.federated.task import FederatedTask
-from fedgram.federated.wire import update_to_bytes
-from fedgram.flower.job import Job, job_digest, job_from_bytes
+from fedgram.federated.secure.vectors import round_digest, update_to_vector, vector_length
+from fedgram.federated.task import Update, device_stream
+from fedgram.federated.wire import record_from_bytes, update_to_bytes
 from fedgram.flower.keys import write_secret
-from fedgram.flower.store import DeviceStore, open_store
+from fedgram.flower.participation import TOOK_PART, Participations
+from fedgram.flower.store import DeviceStore, device_data, open_store
 
 Content = dict[str, bytes]
 Hook = Callable[[DeviceStore], str | None]
 _KEPT_JOBS = 4
+_MOST_ROUNDS = 10**9
 
 
 class NotKnown(FedgramError):
@@ -60,7 +64,8 @@ HOOKS: Mapping[str, Hook] = {"charging": on_charger, "idle": idle}
 class Device:
     """A device: its store, a folder for the jobs it was sent, and what it demands before it takes part.
 
-    With `masking` it sends no update but a masked one, in a cohort of the size that it demands itself.
+    With `masking` it sends no update but a masked one, in a cohort of the size that it demands itself. It takes part in
+    at most `participations` rounds of a job that counts. `pins` are digests that settings of a job must have.
     """
 
     store: DeviceStore
@@ -68,6 +73,8 @@ class Device:
     min_messages: int = 1
     hooks: tuple[Hook, ...] = ()
     masking: SecureSettings | None = None
+    participations: int = 1
+    pins: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self) -> str | None:
         """Why the device does not take part now; None if it does."""
@@ -77,58 +84,108 @@ class Device:
     def join(self, request: Content) -> Content:
         """Keep the job; say who this is, and whether it is ready."""
         content = request["job"]
-        job_from_bytes(content)
+        ready = self._not_pinned(job_from_bytes(content)) or self.why_not() or "yes"
         self.jobs.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self.jobs / job_digest(content)) as file:
+        with atomic_write(self.jobs / hashlib.sha256(content).hexdigest()) as file:
             file.write(content)
         for old in sorted(self.jobs.iterdir(), key=lambda p: p.stat().st_mtime)[:-_KEPT_JOBS]:
             old.unlink(missing_ok=True)
-        return {"device": str(self.store.number).encode(), "ready": (self.why_not() or "yes").encode()}
+        return {"device": str(self.store.number).encode(), "ready": ready.encode()}
+
+    def _not_pinned(self, job: Job[Any]) -> str | None:
+        parts = job.parts() if self.pins else {}
+        wrong = [name for name, digest in self.pins.items() if name in parts and parts[name] != digest]
+        return f"not the pinned {wrong[0]}" if wrong else None
 
     def report(self, request: Content) -> Content:
         """The update of a round, as bytes; a device that is not ready says so instead."""
-        if reason := self.why_not() or ("only masked" if self.masking else None):
+        job, number = self.job(request["job"].decode()), _round(request)
+        noted, broadcast = self._noted(), hashlib.sha256(request["state"]).hexdigest()
+        if reason := self._declines(job) or ("only masked" if self.masking else None):
             return {"declined": reason.encode()}
-        job = self.job(request["job"].decode())
-        update = job.update(self.store.population(), self.store.number, request["state"])
+        if not noted.may_report(job.digest, number, broadcast, self._limit(job)):
+            return {"declined": TOOK_PART.encode()}
+        update = self._update(job, number, request["state"])
+        if self._limit(job) is not None:
+            noted.reported(job.digest, number, broadcast)
         return {"update": update_to_bytes(update)}
 
     def secure(self, request: Content) -> Content:
-        """The next step of a masked round. What is kept between steps is used once: it is gone before the answer is."""
-        if reason := self.why_not() or (None if self.masking else "never masked"):
+        """The next step of a masked round. What is kept between steps is used once: it is gone before the answer is.
+
+        The job, the round and the digest of the broadcast are part of the round's context from the first step on, and
+        the broadcast itself must have that digest.
+        """
+        job, number, message = self.job(request["job"].decode()), _round(request), request["message"]
+        noted, limit, kind = self._noted(), self._limit(job), kind_of(message)
+        kept = self.jobs.with_name("masked-round")
+        if reason := self._declines(job) or (None if self.masking else "never masked"):
             return {"declined": reason.encode()}
+        if kind == Kind.INVITATION and not noted.may_mask(job.digest, limit):
+            return {"declined": TOOK_PART.encode()}
         assert self.masking is not None
-        job, message, kept = self.job(request["job"].decode()), request["message"], self.jobs.with_name("masked-round")
-        task: FederatedTask[Any] = job.task()
+        digest = request["broadcast"].decode()
 
         def vector() -> LongArray:
-            return update_to_vector(task, job.update(self.store.population(), self.store.number, request["state"]))
+            if hashlib.sha256(request["state"]).hexdigest() != digest:
+                raise FedgramError("the broadcast is not the one that the round began with")
+            return update_to_vector(job.task, self._update(job, number, request["state"]))
 
-        length, kind = vector_length(task.size), kind_of(message)
+        length, about = vector_length(job.task.size), round_digest(job.digest, number, digest)
         if kind == Kind.INVITATION:
-            client = SecureClient(self.masking, length, vector)
+            client = SecureClient(self.masking, length, vector, about=about)
         elif not kept.is_file():
             return {"declined": b"round not known"}
         else:
-            client = SecureClient.restore(kept.read_bytes(), self.masking, length, vector)
+            client = SecureClient.restore(kept.read_bytes(), self.masking, length, vector, about=about)
         kept.unlink(missing_ok=True)
         answer = client.answer(message)
+        if limit is not None and kind in (Kind.DELIVERY, Kind.SURVIVORS):  # before anything leaves the device
+            (noted.masked if kind == Kind.DELIVERY else noted.unmasked)(job.digest, number)
         if kind != Kind.SURVIVORS:
             write_secret(kept, client.save())
         return {"answer": answer}
 
-    def job(self, digest: str) -> Job:
+    def _declines(self, job: Job[Any]) -> str | None:
+        return self._not_pinned(job) or self.why_not()
+
+    def _limit(self, job: Job[Any]) -> int | None:
+        """How often this device takes part in a job: as the job says, and as the device itself does for counts."""
+        limits = [job.participations, self.participations if job.task.counting else None]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _noted(self) -> Participations:
+        return Participations(self.jobs.with_name("participations.json"))
+
+    def _update(self, job: Job[Any], round_number: int, broadcast: bytes) -> Update:
+        own = self.store.population()
+        data = device_data(own, self.store.number, job.task.encode(own.words))
+        rng = device_stream(job.seed, round_number, self.store.number)
+        return job.task.client_update(record_from_bytes(broadcast), data, rng)
+
+    def job(self, digest: str) -> Job[Any]:
         """A job that was sent before."""
         path = self.jobs / digest
         if len(digest) != 64 or not digest.isalnum() or not path.is_file():
             raise NotKnown("this device does not have the job")
-        return job_from_bytes(path.read_bytes())
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise NotKnown("the job on this device is damaged")
+        return job_from_bytes(content)
+
+
+def _round(request: Content) -> int:
+    number = request["round"]
+    if not (number.isdigit() and 0 < int(number[:12]) < _MOST_ROUNDS and len(number) < 12):
+        raise FedgramError("the request names no round")
+    return int(number)
 
 
 def open_device(
-    data: str | Path, jobs: str | Path, *, min_messages: int = 1, hooks: str = "", masked_with: int = 0
-) -> Device:
-    """The device of a store; `hooks` names what it demands, with commas between.
+    data: str | Path, jobs: str | Path, *, min_messages: int = 1, hooks: str = "", masked_with: int = 0,
+    participations: int = 1, pins: str = "",
+) -> Device:  # fmt: skip
+    """The device of a store; `hooks` names what it demands, `pins` are NAME=DIGEST, both with commas between.
 
     `masked_with` is the fewest devices whose sum it lets itself be part of; 0: it sends its updates unmasked.
     """
@@ -136,4 +193,8 @@ def open_device(
     if unknown := [name for name in names if name not in HOOKS]:
         raise FedgramError(f"unknown condition {unknown[0]!r}; choose from {', '.join(HOOKS)}")
     masking = SecureSettings(min_devices=masked_with) if masked_with else None
-    return Device(open_store(data), Path(jobs), min_messages, tuple(HOOKS[name] for name in names), masking)
+    pinned = dict(pin.split("=", 1) for pin in pins.split(",") if pin)
+    return Device(
+        open_store(data), Path(jobs), min_messages, tuple(HOOKS[name] for name in names), masking, participations,
+        pinned,
+    )  # fmt: skip

@@ -23,7 +23,8 @@ CONFIG = "federation.toml"
 @dataclass(frozen=True, slots=True)
 class RoundsConfig:
     """How rounds are run: seconds until a round ends, the share of its devices that must report, attempts at a round;
-    how long to wait for devices, and for how many (0: as many as a round asks); replies fetched at a time.
+    how long to wait for devices, and for how many (0: as many as a round asks); how long a job that counts waits for
+    further devices when all others have taken part; replies fetched at a time.
     """
 
     deadline: Annotated[float, Between(above=0)] = 600.0
@@ -31,6 +32,7 @@ class RoundsConfig:
     attempts: Annotated[int, Between(1)] = 5
     wait_seconds: Annotated[float, Between(above=0)] = 3600.0
     wait_for: Annotated[int, Between(0)] = 0
+    idle_seconds: Annotated[float, Between(0)] = 60.0
     batch: Annotated[int, Between(1, 1000)] = 32
 
 
@@ -41,6 +43,10 @@ class FederationConfig:
     `masked_with` is the fewest devices whose sum the server may learn; 0: it sees every device's update. `poll` is how
     many seconds a device that has nothing to do lets pass before it asks the server again. `in_memory` says where the
     server keeps what is on its way: in memory, or in a database on the disk at seven times the processor time.
+
+    Two settings are a device's own. It takes part in at most `participations` rounds of a job that counts; and `pins`
+    are `NAME=DIGEST`, settings that a job must have, such as `unigrams.words`, or the device takes no part in it
+    (`federation status --json` shows those of the job that runs).
     """
 
     name: str = "federation"
@@ -51,11 +57,15 @@ class FederationConfig:
     poll: Annotated[float, Between(0.05, 3600)] = 1.0
     in_memory: bool = True
     metrics_port: Annotated[int, Between(0, 65535)] = 0
+    participations: Annotated[int, Between(1)] = 1
+    pins: tuple[str, ...] | None = None
     rounds: RoundsConfig = field(default_factory=RoundsConfig)
 
     def __post_init__(self) -> None:
         if self.masked_with == 1:
             raise FedgramError("masked_with is 0 or at least 2: the sum of one device is its update")
+        if wrong := [pin for pin in self.pins or () if not re.fullmatch(r"[\w.-]+=[0-9a-f]{64}", pin)]:
+            raise FedgramError(f"a pin is NAME=DIGEST, with a SHA-256 in hexadecimal, not {wrong[0]!r}")
         check_host(self.host)
 
 

@@ -1,4 +1,4 @@
-"""What an operator can follow: a line of JSON an event, and a status file that metrics and `status` are made from.
+"""What an operator can follow: a line of JSON per event, and a status file that metrics and `status` are made from.
 
 Numbers and fixed words only; nothing that a device typed comes near here.
 """
@@ -21,14 +21,19 @@ NO_NOISE = "no noise is added, so ε has no bound"
 
 
 class Journal:
-    """Writes the log and the status of a server's folder; `tell` is what rounds call."""
+    """Writes the log and the status of a server's folder; `tell` is what rounds call.
 
-    def __init__(self, folder: Path, task: str, rounds: int) -> None:
+    `rounds` is None where it is not known beforehand, as for a pass over all devices; the status then says 0.
+    """
+
+    def __init__(self, folder: Path, task: str, rounds: int | None) -> None:
         self._folder, self._shown = folder, 0.0
         folder.mkdir(parents=True, exist_ok=True)
         before = read_status(folder)
+        self._before = before.get("job"), before.get("last_committed", 0)
         self._status: dict[str, Any] = {
-            "task": task, "rounds": rounds, "round": 0, "state": "starting", "devices": 0,
+            "task": task, "rounds": rounds or 0, "job": None, "parts": {}, "last_committed": 0,
+            "round": 0, "state": "starting", "devices": 0,
             "totals": before.get("totals") or {**dict.fromkeys(_COUNTED, 0), **{k: {} for k in _BY_REASON}},
             "rounds_committed": before.get("rounds_committed", 0),
             "rounds_abandoned": before.get("rounds_abandoned", 0),
@@ -39,6 +44,8 @@ class Journal:
         """Take note of an event."""
         status = self._status
         now = time.time()
+        if event == "round committed" and status["job"] and about["round"] <= status["last_committed"]:
+            return  # told before, by a ServerApp that was killed
         status["waiting"] = dict(about) if event == "waiting" else {}
         if event == "progress":
             status["current"] = dict(about)
@@ -51,14 +58,26 @@ class Journal:
             status["current"] = {}
             status["round_seconds"] += float(about.get("seconds", 0.0))
             status["rounds_abandoned"] += event == "round abandoned"
-        status["rounds_committed"] += event == "round committed"
+        if event == "run began":
+            self._begin(about)
+        if event == "round committed":
+            status["rounds_committed"] += 1
+            status["last_committed"] = about["round"]
+        elif event == "run completed":
+            status["last_committed"] = 0
         status["round"] = about.get("round", status["round"])
         status["devices"] = about.get("devices", status["devices"])
-        status["state"] = {"progress": "collecting", "waiting": _waiting(about)}.get(event, event)
+        status["state"] = {"progress": "collecting", "waiting": waiting_in_words(about)}.get(event, event)
         status["time"] = round(now, 3)
         self._shown = now
         with atomic_write(self._folder / STATUS, durable=event not in _PASSING) as file:
             file.write(json.dumps(status).encode())
+
+    def _begin(self, about: Mapping[str, Any]) -> None:
+        """Take note of the job: its digest, and those of its parts, which devices can pin."""
+        job, last = self._before
+        self._status |= {"job": about.get("job"), "parts": about.get("parts", {})}
+        self._status["last_committed"] = last if job == about.get("job") else 0
 
     def _add(self, about: Mapping[str, Any]) -> None:
         totals = self._status["totals"]
@@ -78,12 +97,12 @@ class Journal:
             os.close(descriptor)
 
 
-def _waiting(about: Mapping[str, Any]) -> str:
-    """What is waited for, in words."""
+def waiting_in_words(about: Mapping[str, Any]) -> str:
+    """What is waited for: devices, if so many are `wanted`, or else the run."""
     there, wanted, online = (about.get(name, 0) for name in ("there", "wanted", "online"))
     away = ", ".join(f"{n} {why}" for why, n in about.get("turned_away", {}).items())
-    words = f"waiting for devices: {there} of {wanted} are there, {online} online"
-    return words + (f" (turned away so far: {away})" if away else "")
+    words = f"waiting for devices: {there} of {wanted} are there" if wanted else f"waiting for a round: {there} devices"
+    return f"{words}, {online} online" + (f" (turned away so far: {away})" if away else "")
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -10,39 +10,39 @@ server learns is the sum of those who sent a vector, or that there is none. The 
 `federated/secure`; the bytes are theirs.
 """
 
-import time
 from collections.abc import Callable
-from typing import Any
 
+from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
 from fedgram.federated.secure.server import SecureServer
-from fedgram.federated.secure.settings import AbandonedRoundError, RefusedMessageError, SecureSettings
-from fedgram.federated.secure.vectors import total_from_sum, vector_length
-from fedgram.federated.task import FederatedTask, Total
-from fedgram.flower.fleet import Content, Fleet, Reply, Request
-from fedgram.flower.rounds import Abandoned, RoundPlan, Tally, problem_of
+from fedgram.federated.secure.settings import AbandonedRoundError, RefusedMessageError
+from fedgram.federated.secure.vectors import round_digest, total_from_sum, vector_length
+from fedgram.federated.validation import RefusedUpdateError
+from fedgram.flower.participation import TOOK_PART
+from fedgram.flower.remote_fleet import RemoteFleet, problem_of, sorted_devices
+from fedgram.flower.transport import Content, Reply, Request
 
 STEPS = ("keys", "shares", "masked", "unmasked")
 _SHARES_OF_DEADLINE = (0.15, 0.15, 0.5, 0.2)
 
 
 class MaskedRound:
-    """One attempt at a round over (device, node) in the order of asking."""
+    """One attempt at a round over (device, node) in the order of asking; `shared` goes with every request."""
 
     def __init__(
-        self, fleet: Fleet, order: list[tuple[int, int]], task: FederatedTask[Any], settings: SecureSettings,
-        plan: RoundPlan, *, content: Content, state: Content, group: str = "",
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-        on_progress: Callable[[Tally], object] = lambda _: None,
+        self, fleet: RemoteFleet, call: RoundCall, order: list[tuple[int, int]], shared: Content, state: Content,
+        on_progress: Callable[[Tally], object],
     ) -> None:  # fmt: skip
-        self._fleet, self._task, self._plan, self._group = fleet, task, plan, group
-        self._node = dict(order[: plan.asked])
-        self._server = SecureServer(settings, vector_length(task.size))
-        self._content, self._state = content, state
-        self._clock, self._sleep, self._on_progress = clock, sleep, on_progress
-        self.tally = Tally()
+        assert call.masking is not None
+        self._fleet, self._call, self._shared, self._state, self._on_progress = fleet, call, shared, state, on_progress
+        self._node = dict(order[: call.plan.invited])
+        about = round_digest(fleet.job.digest, call.number, shared["broadcast"].decode())
+        self._server = SecureServer(
+            call.masking, vector_length(fleet.job.task.size), about=about, minimum=call.plan.minimum
+        )
+        self.tally, self._spent = Tally(), set[int]()
 
-    def collect(self) -> Total:
-        """The round's total; raises `Abandoned` where there can be none."""
+    def collect(self) -> RoundSum:
+        """The round's sum; raises `Abandoned` where there can be none."""
         try:
             requests = self._server.begin(self._node)
             self.tally.asked = len(requests)
@@ -50,27 +50,28 @@ class MaskedRound:
                 self._step(number, step, requests)
                 requests = self._server.advance()
             found = self._server.total()
-        except AbandonedRoundError as why:
-            raise Abandoned(str(why).removeprefix("the round is abandoned: "), self.tally) from None
-        self.tally.reports = len(found.devices)
-        if self.tally.reports < self._plan.minimum:
-            raise Abandoned(f"{self.tally.reports} of at least {self._plan.minimum} reports", self.tally)
-        return total_from_sum(self._task, found)
+            total = total_from_sum(self._fleet.job.task, found)
+        except (AbandonedRoundError, RefusedUpdateError) as why:
+            problem = str(why).removeprefix("the round is abandoned: ")
+            raise Abandoned(problem, self.tally, sorted_devices(self._server.opened | self._spent)) from None
+        self.tally.reports = total.devices
+        return RoundSum(total, sorted_devices({*found.devices, *self._spent}), self.tally)
 
     def _step(self, number: int, step: str, requests: dict[int, bytes]) -> None:
-        end = self._clock() + _SHARES_OF_DEADLINE[number] * self._plan.deadline
-        waiting = self._send(step, requests, end - self._clock())
+        clock, patience = self._fleet.clock, self._fleet.patience
+        end = clock() + _SHARES_OF_DEADLINE[number] * patience.deadline
+        waiting = self._send(step, requests, end - clock())
         answered = 0
-        while waiting and self._clock() < end and not self._enough(step, answered):
+        while waiting and clock() < end and not self._enough(step, answered):
             came = 0
-            for reply in self._fleet.poll(list(waiting), most=self._plan.batch):
+            for reply in self._fleet.transport.poll(list(waiting), most=patience.batch):
                 device = waiting.pop(reply.request, None)
                 if device is not None:
                     came += 1
                     answered += self._take(device, reply)
             self._on_progress(self.tally)
             if not came:
-                self._sleep(self._plan.poll)
+                self._fleet.sleep(patience.poll)
         if step != STEPS[-1] and not self._enough(step, answered):
             self.tally.late += len(waiting)
 
@@ -78,15 +79,15 @@ class MaskedRound:
         """Whether nobody needs to be waited for."""
         if step == "unmasked":
             return self._server.can_unmask
-        return step == "keys" and answered >= self._plan.devices
+        return step == "keys" and answered >= self._call.plan.devices
 
     def _send(self, step: str, messages: dict[int, bytes], seconds: float) -> dict[str, int]:
-        shared = {**self._content, **(self._state if step == "masked" else {})}
+        shared = {**self._shared, **(self._state if step == "masked" else {})}
         requests = [
-            Request(self._node[device], "secure", {"message": message}, shared, self._group)
+            Request(self._node[device], "secure", {"message": message}, shared, str(self._call.number))
             for device, message in messages.items()
         ]
-        names = self._fleet.send(requests, seconds=max(seconds, 1.0)) if requests else []
+        names = self._fleet.transport.send(requests, seconds=max(seconds, 1.0)) if requests else []
         self.tally.bytes_sent += sum(request.size for request in requests)
         return {name: device for name, device in zip(names, messages, strict=True) if name}
 
@@ -94,6 +95,7 @@ class MaskedRound:
         self.tally.bytes_received += reply.size
         if problem := problem_of(reply):
             self.tally.failed[problem] += 1
+            self._spent |= {device} if problem == TOOK_PART else set()
             return False
         try:
             self._server.receive(device, (reply.content or {})["answer"])

@@ -78,9 +78,10 @@ def start_supernode(
         if not folder.authority.is_file():
             raise InputError(folder.authority, "is missing", remedy="copy it from the server's folder")
         safety = ["--root-certificates", str(folder.authority), "--auth-supernode-private-key", str(home / "key")]
-    values = {"data": str(store.path.resolve()), "jobs": str(home / "jobs"), "hooks": hooks}
+    pins = ",".join(folder.config.pins or ())
+    values = {"data": str(store.path.resolve()), "jobs": str(home / "jobs"), "hooks": hooks, "pins": pins}
     config = " ".join(f'{name}="{value}"' for name, value in values.items()) + f" min-messages={min_messages}"
-    config += f" masked-with={folder.config.masked_with}"
+    config += f" masked-with={folder.config.masked_with} participations={folder.config.participations}"
     if any(mark in value for value in values.values() for mark in '"\\\n'):
         raise FedgramError("a device's paths may not hold quotes or backslashes")
     command = [

@@ -6,12 +6,12 @@ operator gives with the node's key, a node may speak for device N alone.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fedgram.core.errors import FedgramError
-from fedgram.flower.fleet import Fleet, Reply, Request
 from fedgram.flower.store import MOST_DEVICES
+from fedgram.flower.transport import Reply, Request, Transport
 
 _ASK_AGAIN = 30.0  # seconds until a node that was not ready or failed is asked again
 _SILENT, _EXPIRED = 10, 20  # times as long until one that is silent is asked again, and until its answer is of no use
@@ -22,14 +22,15 @@ class Roster:
     """The devices of one job."""
 
     def __init__(
-        self, fleet: Fleet, job: bytes, *, clock: Callable[[], float] = time.monotonic,
+        self, transport: Transport, job: bytes, *, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep, ask_again: float = _ASK_AGAIN,
     ) -> None:  # fmt: skip
-        self._fleet, self._job, self._clock, self._sleep, self._ask_again = fleet, job, clock, sleep, ask_again
+        self._transport, self._job, self._clock, self._sleep, self._ask_again = transport, job, clock, sleep, ask_again
         self._device: dict[int, int] = {}
         self._waiting: dict[str, tuple[int, float]] = {}
         self._not_before: dict[int, float] = {}
         self._names: dict[int, str] = {}
+        self._heard: set[int] = set()
         self.turned_away: Counter[str] = Counter()
         self.bytes_sent = 0
 
@@ -39,9 +40,9 @@ class Roster:
 
     def refresh(self) -> None:
         """Look who is there, send the job to those who lack it, and hear those who answered."""
-        self._names = dict(self._fleet.nodes())
+        self._names = dict(self._transport.nodes())
         now = self._clock()
-        for reply in self._fleet.poll(list(self._waiting)):
+        for reply in self._transport.poll(list(self._waiting)):
             if reply.request in self._waiting:
                 node, _ = self._waiting.pop(reply.request)
                 self._hear(node, reply)
@@ -53,7 +54,7 @@ class Roster:
         job = {"job": self._job}
         requests = [Request(node, "join", {}, job) for node in new]
         if requests:
-            for node, name in zip(new, self._fleet.send(requests, seconds=_EXPIRED * self._ask_again), strict=True):
+            for node, name in zip(new, self._transport.send(requests, seconds=_EXPIRED * self._ask_again), strict=True):
                 self._not_before[node] = now + _SILENT * self._ask_again
                 if name:
                     self._waiting[name] = (node, now + _EXPIRED * self._ask_again)
@@ -63,10 +64,11 @@ class Roster:
         content = reply.content or {}
         ready, number = content.get("ready", b"failed"), content.get("device", b"")
         self._not_before[node] = self._clock() + self._ask_again
+        device = int(number) if number.isdigit() and len(number) < 15 else MOST_DEVICES
+        self._heard.add(device)
         if ready != b"yes":
             self.turned_away["not ready" if "device" in content else "failed"] += 1
             return
-        device = int(number) if number.isdigit() and len(number) < 15 else MOST_DEVICES
         name = self._names.get(node, "")
         if device >= MOST_DEVICES or (name.startswith(NAME) and name != f"{NAME}{device}"):
             self.turned_away["speaks for another device"] += 1
@@ -80,24 +82,50 @@ class Roster:
     def forget(self) -> None:
         """Send the job to everyone again."""
         self._device.clear()
+        self._heard.clear()
         self._not_before.clear()
 
+    @property
+    def online(self) -> int:
+        """How many nodes are there, whether they can be asked or not."""
+        return len(self._names)
+
+    def hear_from(self, devices: Collection[int], seconds: float, *, poll: float = 0.3) -> None:
+        """Wait until each of these devices has said whether it is ready, at most so long.
+
+        Those that have said so before are not waited for, even if they are gone.
+        """
+        end, named = self._clock() + seconds, set(devices)
+        self.refresh()
+        while not named <= self._heard and self._clock() < end:
+            self._sleep(poll)
+            self.refresh()
+
     def wait_for(
-        self, count: int, seconds: float, *, poll: float = 0.3,
+        self, count: int, seconds: float, *, without: Collection[int] = (), poll: float = 0.3,
         on_wait: Callable[[Mapping[str, Any]], object] = lambda _: None,
     ) -> dict[int, int]:  # fmt: skip
-        """Wait until so many devices are there; `on_wait` is told how many are."""
-        end = self._clock() + seconds
+        """The devices that are there, other than those in `without`: as soon as there are so many, or after the time.
+
+        With nobody to leave out, too few devices are an error. `on_wait` is told how many are there.
+        """
+        end, left_out = self._clock() + seconds, {int(device) for device in without}
+
+        def there() -> dict[int, int]:
+            return {device: node for device, node in self.present().items() if device not in left_out}
+
         self.refresh()
-        while len(self.present()) < count:
+        while len(found := there()) < count:
             if self._clock() > end:
+                if left_out:
+                    return found
                 away = ", ".join(f"{n} {why}" for why, n in self.turned_away.items())
-                there = f"{len(self.present())} of {count} devices are there after {seconds:.0f} s"
-                raise FedgramError(there + (f" (turned away: {away})" if away else ""))
+                problem = f"{len(found)} of {count} devices are there after {seconds:.0f} s"
+                raise FedgramError(problem + (f" (turned away: {away})" if away else ""))
             on_wait({
-                "there": len(self.present()), "wanted": count, "online": len(self._names),
+                "there": len(found), "wanted": count, "online": self.online,
                 "turned_away": dict(self.turned_away),
             })  # fmt: skip
             self._sleep(poll)
             self.refresh()
-        return self.present()
+        return found

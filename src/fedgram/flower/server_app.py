@@ -1,4 +1,4 @@
-"""The ServerApp: finds its orders in the folder that the run names, and carries them out over Flower's Grid."""
+"""The ServerApp: answers the calls in the folder that the run names, over Flower's Grid."""
 
 import os
 import threading
@@ -9,20 +9,20 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgram.core.errors import FedgramError
-from fedgram.flower.grid_fleet import GridFleet
-from fedgram.flower.orders import execute
+from fedgram.flower.collector import serve_rounds
+from fedgram.flower.grid_transport import GridTransport
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds."""
+    """Collect rounds."""
     work = str(context.run_config.get("work", ""))
     if not work:
         raise FedgramError("start a run with `fedgram federation run`, which writes its orders")
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    execute(Path(work), GridFleet(grid))
+    serve_rounds(Path(work), GridTransport(grid))
 
 
 def _end_with(parent: int) -> None:

@@ -1,11 +1,12 @@
 """The stages of `fedgram run` that ask devices, on a federation: the same files come out, and the rest goes on.
 
-A stage's working folder holds its orders, and the rounds that are committed; so a killed stage goes on where it was.
-The population of the configuration is then what the server may see: its dev and test users. Its train users are not
-asked; the devices of the federation are.
+A stage's working folder holds its checkpoints and what passes to and from the server; so a killed stage resumes. The
+population of the configuration is then what the server may see: its dev and test users. Its train users are not asked;
+the devices of the federation are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from math import ceil
@@ -13,43 +14,60 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import FedgramError
-from fedgram.fedavg.run import RunResult
+from fedgram.fedavg.run import Following, Moment, train
+from fedgram.fedavg.task import FederatedAveraging
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.fleet import Fleet
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.secure.settings import SecureSettings
+from fedgram.federated.shards import ShardedFleet
+from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.flower.folder import Folder
-from fedgram.flower.job import FedAvgJob, Job, UnigramJob
-from fedgram.flower.journal import read_status
-from fedgram.flower.orders import Order, collected, trained, write_order
-from fedgram.flower.rounds import RoundPlan
-from fedgram.flower.submit import carry_out
-from fedgram.neural.network import Network, read_network
+from fedgram.flower.remote_fleet import Patience
+from fedgram.flower.served_fleet import ServedFleet
+from fedgram.neural.network import read_network
 from fedgram.neural.scoring import text_to_score
-from fedgram.pipeline.config import RunConfig, TrainingConfig, UnigramsConfig
+from fedgram.pipeline.config import BudgetConfig, RefitConfig, RunConfig, TrainingConfig, UnigramsConfig
 from fedgram.pipeline.network_stages import write_trained
+from fedgram.pipeline.refit_stage import Asking, refit_on
 from fedgram.pipeline.text_stages import describe_unigrams, judged
-from fedgram.pipeline.training import TrainingJob, scores_before
+from fedgram.pipeline.training import TrainingJob
 from fedgram.pipeline.workspace import Stage, Work
 from fedgram.text.population import open_population
 from fedgram.text.unigrams import write_unigrams
 from fedgram.text.vocabulary import read_vocabulary
 
+_SHARD_AWAY = 30.0  # seconds after which a round goes on without a server that is away
 
-def on_federation(folder: Folder, config: RunConfig) -> Callable[[list[Stage]], list[Stage]]:
-    """What puts the federation in the place of the simulation, where the configuration names no file instead."""
-    functions: dict[str, Callable[[Work], None]] = {}
+
+def on_federation(folders: list[Folder], config: RunConfig) -> Callable[[list[Stage]], list[Stage]]:
+    """What puts federations in the place of the simulation, where the configuration names no file instead.
+
+    Several servers share the devices of a round; all have the settings of the first.
+    """
+    functions: dict[str, Callable[[Work], None]] = {
+        "refit": lambda work: refit(work, folders, config.refit, config.budget, config.seed)
+    }
     if config.unigrams.counts is None:
-        functions["unigrams"] = lambda work: unigrams(work, folder, config.unigrams, config.seed)
+        functions["unigrams"] = lambda work: unigrams(work, folders, config.unigrams, config.seed)
     for what, name, given in (("words", "R_W", config.words.network), ("pieces", "R_P", config.pieces.network)):
         if given is None:
-            functions[f"train_{what}"] = _training(folder, config, name)
+            functions[f"train_{what}"] = _training(folders, config, name)
 
     def change(stages: list[Stage]) -> list[Stage]:
-        if any(stage.name == "refit" for stage in stages):
-            raise FedgramError("devices of a federation do not count n-grams yet; set refit.run = false")
         asking = functions.keys() & {stage.name for stage in stages}
-        if "unigrams" in asking:
-            _check_masked(folder, "unigrams.devices_per_round", config.unigrams.devices_per_round)
-        if asking - {"unigrams"}:
-            _check_masked(folder, "training.clients_per_round", config.training.clients_per_round)
-        own = {"federation": _identity(folder), "masked_with": folder.config.masked_with}
+        sizes = {
+            "unigrams": ("unigrams.devices_per_round", config.unigrams.devices_per_round),
+            "train_words": ("training.clients_per_round", config.training.clients_per_round),
+            "train_pieces": ("training.clients_per_round", config.training.clients_per_round),
+            "refit": ("refit.devices_per_round", config.refit.devices_per_round),
+        }
+        for stage in asking:
+            _check_masked(folders[0], *sizes[stage])
+        own = {
+            "federation": [_identity(folder) for folder in folders], "masked_with": folders[0].config.masked_with
+        }  # fmt: skip
         return [
             replace(stage, function=functions[stage.name], config=[stage.config, own])
             if stage.name in functions
@@ -74,63 +92,99 @@ def _check_masked(folder: Folder, name: str, devices: int) -> None:
         raise FedgramError(f"{name} = {devices} is less than the federation's masked_with = {masked_with}")
 
 
-def for_federation(config: RunConfig) -> RunConfig:
-    """The configuration without the refit: its devices are simulated alone, and a federation's text is not here."""
-    return replace(config, refit=replace(config.refit, run=False))
-
-
-def _training(folder: Folder, config: RunConfig, name: str) -> Callable[[Work], None]:
-    return lambda work: train_network(work, folder, config.training, config.seed, name=name)
+def _training(folders: list[Folder], config: RunConfig, name: str) -> Callable[[Work], None]:
+    return lambda work: train_network(work, folders, config.training, config.seed, name=name)
 
 
 def round_plan(folder: Folder, devices: int, over_selection: float) -> RoundPlan:
     """How rounds with so many devices are run here."""
     c = folder.config.rounds
     minimum = min(devices, max(1, ceil(c.minimum * devices), folder.config.masked_with))
-    return RoundPlan(
-        devices, over_selection, minimum, c.deadline, c.attempts, c.wait_for or devices, c.wait_seconds, c.batch
+    return RoundPlan(devices, over_selection, minimum, c.attempts)
+
+
+def patience_of(folder: Folder) -> Patience:
+    """How long the server of a federation waits."""
+    c = folder.config.rounds
+    return Patience(c.deadline, c.wait_seconds, c.idle_seconds, c.wait_for, c.batch)
+
+
+def masking_of(folder: Folder) -> SecureSettings | None:
+    """How sums are masked, if they are."""
+    return SecureSettings(min_devices=folder.config.masked_with) if folder.config.masked_with else None
+
+
+@contextmanager
+def served(folders: list[Folder], work: Path, job: Job[Any], rounds: int | None) -> Iterator[Fleet]:
+    """The devices of one federation, or of several, at work on a job."""
+    with ExitStack() as stack:
+        away = 600.0 if len(folders) == 1 else _SHARD_AWAY
+        fleets: list[Fleet] = [
+            stack.enter_context(
+                ServedFleet(folder, work / f"server-{n}", job, patience_of(folder), away).working(rounds)
+            )
+            for n, folder in enumerate(folders)
+        ]
+        patience = patience_of(folders[0])
+        waits = patience.wait_seconds, patience.idle_seconds
+        yield fleets[0] if len(fleets) == 1 else ShardedFleet(fleets, *waits, max(1, folders[0].config.masked_with))
+
+
+def unigrams(work: Work, folders: list[Folder], config: UnigramsConfig, seed: int) -> None:
+    """U from the federation's devices, each of which takes part once."""
+    whitelist, folder = read_vocabulary(work.read("whitelist.txt")), folders[0]
+    task = UnigramTask(whitelist, clip=config.clip)
+    job = Job(task, seed, participations=folder.config.participations)
+    options = RunOptions(
+        config.rounds, round_plan(folder, config.devices_per_round, config.over_selection), masking_of(folder)
     )
-
-
-def _carry_out(work: Work, folder: Folder, order: Order, job: Job, title: str, start: Network | None = None) -> Path:
-    orders = work.write("orders")
-    write_order(orders, order, job, start)
-    advance, done = work.begin(title, order.rounds), [0]
-
-    def on_round(number: int) -> None:
-        if number > done[0]:
-            advance(number - done[0])
-            done[0] = number
-
-    carry_out(folder, orders, on_round=on_round)
-    return orders
-
-
-def unigrams(work: Work, folder: Folder, config: UnigramsConfig, seed: int) -> None:
-    """U from the federation's devices."""
-    whitelist = read_vocabulary(work.read("whitelist.txt"))
-    job = UnigramJob(whitelist, config.clip, seed)
-    plan = round_plan(folder, config.devices_per_round, config.over_selection)
-    order = Order(config.rounds, plan, str(folder.server), masked_with=folder.config.masked_with)
-    orders = _carry_out(work, folder, order, job, f"Collecting unigrams, λ = {config.clip:g}")
-    devices = max(int(read_status(folder.server).get("devices", 0)), plan.devices)
-    counts, story = judged(job.task(), collected(orders), devices)
+    advance = work.begin(f"Collecting unigrams, λ = {config.clip:g}", config.rounds)
+    with served(folders, work.write("servers"), job, config.rounds) as fleet:
+        run = run_rounds(
+            job, fleet, options, folder=work.write("checkpoints"),
+            tell=lambda event, _: advance(1) if event == "round committed" else None,
+        )  # fmt: skip
+    counts, story = judged(task, run)
     write_unigrams(work.write("U.unigrams"), counts)
     describe_unigrams(work, counts, whitelist, story)
 
 
-def train_network(work: Work, folder: Folder, config: TrainingConfig, seed: int, *, name: str) -> None:
+def train_network(work: Work, folders: list[Folder], config: TrainingConfig, seed: int, *, name: str) -> None:
     """FederatedAveraging on the federation's devices; dev users are the server's."""
-    users, start = work.read("users.arrow"), read_network(work.read(f"{name}_start.safetensors"))
-    training = TrainingJob(users, Path(), Path(), config, seed, "cpu").plan()
-    job = FedAvgJob(start.shape, training, start.coding, seed)
-    order = Order(
-        config.rounds, round_plan(folder, config.clients_per_round, config.over_selection), str(folder.server),
-        config.evaluate_every, config.patience, folder.config.masked_with, str(users.resolve()), config.dev_users,
-    )  # fmt: skip
-    orders = _carry_out(work, folder, order, job, f"Training {name} on devices", start)
-    network, story = trained(orders)
+    users, start, folder = work.read("users.arrow"), read_network(work.read(f"{name}_start.safetensors")), folders[0]
+    plan = TrainingJob(users, Path(), Path(), config, seed, "cpu").plan()
+    job = Job(FederatedAveraging(start.shape, start.weights, plan, start.coding), seed)
+    options = RunOptions(
+        config.rounds, round_plan(folder, config.clients_per_round, config.over_selection), masking_of(folder)
+    )
     people = open_population(users)
     dev = text_to_score(start.coding, people, people.clients("dev")[: config.dev_users])
-    about: dict[str, Any] = scores_before(start, dev)
-    write_trained(work, name, start, RunResult(network.weights, story), about, training)
+    advance, done = work.begin(f"Training {name} on devices", config.rounds), [0]
+
+    def on_round(moment: Moment) -> None:
+        advance(moment.round - done[0])
+        done[0] = moment.round
+
+    with served(folders, work.write("servers"), job, config.rounds) as fleet:
+        result = train(
+            job, fleet, options, dev=dev, following=Following(config.evaluate_every, config.patience),
+            folder=work.write("checkpoints"), resume=True, on_round=on_round,
+        )  # fmt: skip
+    write_trained(work, name, start, result, plan)
+
+
+def refit(work: Work, folders: list[Folder], config: RefitConfig, budget: BudgetConfig, seed: int) -> None:
+    """A_W_r fitted to what the federation's devices count."""
+    folder = folders[0]
+    with ExitStack() as stack:
+        open_pass: list[ExitStack] = []
+
+        def fleets(job: Job[Any]) -> Fleet:
+            for before in open_pass:
+                before.close()
+            open_pass[:] = [stack.enter_context(ExitStack())]
+            place = work.write("servers") / job.digest[:16]
+            return open_pass[0].enter_context(served(folders, place, job, None))
+
+        plan = round_plan(folder, config.devices_per_round, config.over_selection)
+        refit_on(work, config, budget, seed, lambda: Asking(fleets, plan, masking_of(folder)))

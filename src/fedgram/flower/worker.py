@@ -65,6 +65,9 @@ def _run(address: str, token: str, parent: int) -> None:
 
 def _load() -> None:
     """Load what messages need; a device without torch can still count words."""
+    import fedgram.distill.ngram_collection
+    import fedgram.distill.pair_sketch
+    import fedgram.federated.unigram_collection
     import fedgram.flower.client_app
 
     try:

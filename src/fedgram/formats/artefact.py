@@ -12,7 +12,7 @@ from fedgram.automata.topology import Topology
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.storage import Artefact, read_artefact, write_artefact
-from fedgram.text.vocabulary import Vocabulary
+from fedgram.text.vocabulary import vocabulary_from_bytes, vocabulary_to_bytes
 
 KIND, VERSION = "ngram-model", 1
 _TYPES = {
@@ -25,7 +25,7 @@ def write_ngram(model: NGramModel, path: str | Path) -> str:
     """Write the model; returns the digest of its content."""
     t = model.topology
     arrays: dict[str, NDArray[Any]] = {
-        "words": np.frombuffer("\n".join(model.vocabulary.words).encode(), np.uint8),
+        "words": vocabulary_to_bytes(model.vocabulary),
         "first_arc": t.first_arc,
         "label": t.label,
         "dest": t.dest,
@@ -48,7 +48,7 @@ def read_ngram(path: str | Path) -> NGramModel:
     if wrong or type(artefact.fields.get("start")) is not int:
         raise InputError(path, f"lacks {wrong[0] if wrong else 'start'!r}, or it has another type")
     try:
-        vocabulary = Vocabulary(tuple(arrays["words"].tobytes().decode().split("\n")))
+        vocabulary = vocabulary_from_bytes(arrays["words"])
         topology = Topology(
             arrays["first_arc"], arrays["label"], arrays["dest"], arrays["backoff"], artefact.fields["start"]
         )

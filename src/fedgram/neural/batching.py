@@ -21,16 +21,17 @@ NOTHING = -1  # the target of a position that holds no word
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientBatches:
-    """Inputs and targets, each [clients, steps, rows, length], and by client the number of steps that hold anything."""
+    """Inputs and targets, each [clients, steps, rows, length]; by client, steps that hold anything, and targets."""
 
     words: NDArray[np.int32]
     targets: NDArray[np.int32]
     steps: LongArray
+    asked: LongArray
 
     @property
     def tokens(self) -> int:
         """How many targets are asked for."""
-        return int(np.count_nonzero(self.targets != NOTHING))
+        return int(self.asked.sum())
 
     @property
     def padding(self) -> float:
@@ -40,18 +41,23 @@ class ClientBatches:
 
 
 def pack_clients(
-    clients: Sequence[Ragged], *, rows: int, length: int, orders: Sequence[LongArray] | None = None
-) -> ClientBatches:
-    """Pack the sentences of several clients; `orders[c]` lists the sentences of client c that are used, in order."""
+    clients: Sequence[Ragged], *, rows: int, length: int, orders: Sequence[LongArray] | None = None,
+    full_rows: bool = False,
+) -> ClientBatches:  # fmt: skip
+    """Pack the sentences of several clients; `orders[c]` lists the sentences of client c that are used, in order.
+
+    Rows are as long as the longest that is filled, or with `full_rows` of the full length: a client's batches then have
+    the same shape whoever it is packed with, and so do the roundings of its training.
+    """
     chosen = orders if orders is not None else [np.arange(len(sentences)) for sentences in clients]
     places = [_place(s.offsets, o.astype(np.int64), rows, length) for s, o in zip(clients, chosen, strict=True)]
     steps = np.array([int(place[-1, 0]) + 1 if len(place) else 0 for place in places], np.int64)
-    used = max((int(place[:, 3].max(initial=0)) for place in places), default=0)
+    used = length if full_rows else max((int(place[:, 3].max(initial=0)) for place in places), default=0)
     shape = (len(clients), int(steps.max(initial=0)), rows, used)
     words, targets = np.full(shape, BOS, np.int32), np.full(shape, NOTHING, np.int32)
     for c, (sentences, order) in enumerate(zip(clients, chosen, strict=True)):
         _fill(sentences.values, sentences.offsets, order.astype(np.int64), places[c], words[c], targets[c])
-    return ClientBatches(words, targets, steps)
+    return ClientBatches(words, targets, steps, np.count_nonzero(targets != NOTHING, axis=(1, 2, 3)).astype(np.int64))
 
 
 def reading_batches(

@@ -17,15 +17,15 @@ import torch
 from numpy.typing import NDArray
 
 from fedgram.core.arrays import Ragged
+from fedgram.core.checkpoint import read_checkpoint, write_checkpoint
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.random import stream
-from fedgram.core.storage import Artefact, content_digest, read_artefact, write_artefact
+from fedgram.core.storage import Record, content_digest
 from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, word_losses
 from fedgram.neural.network import as_arrays
 
-KIND, VERSION = "central-checkpoint", 1
 _WARMUP = 0.05  # the share of all batches over which the learning rate rises
 
 
@@ -98,23 +98,21 @@ class _Checkpoint:
         arrays = as_arrays({f"weights.{name}": w.detach() for name, w in weights.items()})
         for name, w in weights.items():
             arrays |= as_arrays({f"{part}.{name}": optimizer.state[w][part] for part in _MOMENTS})
-        write_artefact(self.path, Artefact(KIND, VERSION, {"work": self._work, "batches": batches}, arrays))
+        write_checkpoint(self.path, batches, Record({}, arrays), {"training": self._work})
         self._written = monotonic()
 
     @torch.no_grad()
     def restore(self, weights: Weights, optimizer: torch.optim.Adam) -> int:
         """Put everything where the checkpoint has it; returns its number of batches, 0 if there is none."""
         try:
-            artefact = read_artefact(self.path, kind=KIND, version=VERSION)
+            batches, record = read_checkpoint(self.path, {"training": self._work})
         except (FileNotFoundError, InputError):
             return 0
-        if artefact.fields.get("work") != self._work:
-            return 0
         for name, w in weights.items():
-            w.copy_(torch.from_numpy(artefact.arrays[f"weights.{name}"]))
-            moments = {p: torch.from_numpy(artefact.arrays[f"{p}.{name}"]).to(w.device) for p in _MOMENTS}
-            optimizer.state[w] = {"step": torch.tensor(float(artefact.fields["batches"])), **moments}
-        return int(artefact.fields["batches"])
+            w.copy_(torch.from_numpy(record.arrays[f"weights.{name}"]))
+            moments = {p: torch.from_numpy(record.arrays[f"{p}.{name}"]).to(w.device) for p in _MOMENTS}
+            optimizer.state[w] = {"step": torch.tensor(float(batches)), **moments}
+        return batches
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's Adam calls them

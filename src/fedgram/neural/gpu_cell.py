@@ -147,31 +147,33 @@ def _give(
 @triton.jit
 def vector_gradients_kernel(
     a_at, b_at, c_at, dz_at, dn_at, bias_at, a_scale_at, b_scale_at, c_scale_at, c_bias_at,
-    cell_stride, gates_row, cell_row, positions, hidden: tl.constexpr, BLOCK: tl.constexpr,
+    cell_stride, gates_row, cell_row, positions, span, sums_row, hidden: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program a client and gate, or for the cell, position after position, so that the sums need no atomics."""
-    client, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """A program a client, gate (or the cell) and span of positions, one after the other: the sums need no atomics."""
+    client, part, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    first, last = split * span, tl.minimum((split + 1) * span, positions)
+    sums = (client * tl.num_programs(2) + split) * sums_row
     u = tl.arange(0, BLOCK)
     inside = u < hidden
     plain = tl.zeros((BLOCK,), tl.float32)
     left = tl.zeros((BLOCK,), tl.float32)
     right = tl.zeros((BLOCK,), tl.float32)
     if part < 3:
-        at = client * positions * gates_row + part * hidden + u
-        for _n in range(positions):
+        at = (client * positions + first) * gates_row + part * hidden + u
+        for _n in range(first, last):
             dz = tl.load(dz_at + at, inside, 0.0)
             _mean, _rate, a_hat = _norm(a_at + at, inside, hidden)
             _mean, _rate, b_hat = _norm(b_at + at, inside, hidden)
             plain, left, right = plain + dz, left + dz * a_hat, right + dz * b_hat
             at += gates_row
-        own = client * 3 * hidden + part * hidden + u
+        own = sums + part * hidden + u
         tl.store(bias_at + own, plain, inside)
         tl.store(a_scale_at + own, left, inside)
         tl.store(b_scale_at + own, right, inside)
     else:
-        for n in range(positions):
+        for n in range(first, last):
             dn = tl.load(dn_at + (client * positions + n) * cell_row + u, inside, 0.0)
             _mean, _rate, c_hat = _norm(c_at + client * cell_stride + n * cell_row + u, inside, hidden)
             plain, left = plain + dn, left + dn * c_hat
-        tl.store(c_bias_at + client * hidden + u, plain, inside)
-        tl.store(c_scale_at + client * hidden + u, left, inside)
+        tl.store(c_bias_at + sums + u, plain, inside)
+        tl.store(c_scale_at + sums + u, left, inside)

@@ -120,6 +120,8 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, ad
     clients, rows, inner = x.shape
     outer, along = weight.shape[2], weight.stride(2) == 1  # else it is transposed
     width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
+    if along and outer <= 128 and clients <= 64:  # few programs: shorter loops in more of them
+        width, column = 128, 32
     reach = (inner, _reach(weight)) if along else (_reach(weight.mT), outer)
     multiply_kernel[clients, triton.cdiv(outer, column)](
         x, weight, x if scale is None else scale, out, rows, inner, _reach(x), *reach, _reach(out),
@@ -136,7 +138,7 @@ def gates_forward(
     clients, rows, hidden = h.shape
     gates_forward_kernel[clients, rows](
         a, b, keep, c_before, c_after, h, *_vectors(layer), a.stride(0), keep.stride(0), c_after.stride(0), h.stride(0),
-        a.stride(1), h.stride(1), hidden, **_block(hidden),
+        a.stride(1), h.stride(1), hidden, **_block(hidden, clients * rows),
     )  # fmt: skip
 
 
@@ -149,19 +151,23 @@ def gates_backward(
     gates_backward_kernel[clients, rows](
         a, b, keep, c_before, c_after, dh, dc, da, db, dz, dn, *_vectors(layer),
         a.stride(0), keep.stride(0), c_after.stride(0), dn.stride(0), a.stride(1), dn.stride(1), rows, hidden,
-        **_block(hidden),
+        **_block(hidden, clients * rows),
     )  # fmt: skip
 
 
 def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) -> Weights:
     """As `explicit_step.vector_gradients`."""
     clients, positions, hidden = dn.shape
-    gate, cell = (clients, 3 * hidden), (clients, hidden)
-    sums = dict(zip(_VECTORS, map(a.new_empty, (gate, gate, gate, cell, cell)), strict=True))
-    vector_gradients_kernel[clients, 4](
-        a, b, c, dz, dn, *_vectors(sums), c.stride(0), a.stride(1), c.stride(1), positions, hidden, **_block(hidden),
+    span = triton.cdiv(positions, max(1, min(_ROWS_AT_ONCE // (4 * clients), positions // 8)))
+    splits = triton.cdiv(positions, span)
+    parts = a.new_empty(clients, splits, 11 * hidden)
+    vectors = dict(zip(_VECTORS, parts.split([3 * hidden] * 3 + [hidden] * 2, dim=2), strict=True))
+    vector_gradients_kernel[clients, 4, splits](
+        a, b, c, dz, dn, *_vectors(vectors), c.stride(0), a.stride(1), c.stride(1), positions, span, parts.stride(1),
+        hidden, **_block(hidden, 4 * clients * splits),
     )  # fmt: skip
-    return sums
+    sums = parts.sum(dim=1) if splits > 1 else parts.squeeze(1)
+    return dict(zip(_VECTORS, sums.split([3 * hidden] * 3 + [hidden] * 2, dim=1), strict=True))
 
 
 _VECTORS = ("bias", "input_scale", "recurrent_scale", "cell_scale", "cell_bias")
@@ -171,10 +177,13 @@ def _vectors(layer: Weights) -> tuple[Tensor, ...]:
     return tuple(layer[name] for name in _VECTORS)
 
 
-def _block(hidden: int) -> dict[str, int]:
-    """A row's tile: few warps, so that sums along it stay within one."""
+_ROWS_AT_ONCE, _FEW_ROWS = 2048, 640  # rows of gates that keep a GPU busy, and so few that they cannot
+
+
+def _block(hidden: int, rows: int) -> dict[str, int]:
+    """A row's tile: of many rows each gets few warps, so that sums along it stay within one; few rows get more."""
     block = triton.next_power_of_2(hidden)
-    return {"BLOCK": block, "num_warps": max(1, block // 1024)}
+    return {"BLOCK": block, "num_warps": max(4 if rows < _FEW_ROWS else 1, block // 1024)}
 
 
 def spread(stack: Tensor, start: Tensor) -> None:

@@ -34,10 +34,15 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalResult:
-    """The clients' weights, stacked; and by client the loss summed over its targets, each before its step."""
+    """The clients' weights, stacked; and by client the loss summed over its targets, each before its step.
+
+    On a GPU the clients from `first` on may be done, as the event `early` says, while the others still train.
+    """
 
     weights: Weights
     loss: Tensor
+    first: int = 0
+    early: torch.cuda.Event | None = None
 
 
 def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, options: LocalTraining) -> LocalResult:
@@ -47,9 +52,10 @@ def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, opt
     """
     device = start["embedding"].device
     words, targets = (
-        torch.from_numpy(a).to(device).long().transpose(2, 3).contiguous() for a in (batches.words, batches.targets)
+        torch.from_numpy(a).to(device, non_blocking=True).long().permute(1, 0, 3, 2).contiguous()
+        for a in (batches.words, batches.targets)
     )
-    clients, steps = words.shape[:2]
+    steps, clients = words.shape[:2]
     active = [int(np.flatnonzero(batches.steps > t)[-1]) + 1 for t in range(steps)]
     by_hand = explicit_step.supports(shape) and options.gradient_norm is None
     if by_hand and device.type == "cuda":
@@ -62,7 +68,7 @@ def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, opt
     with torch.no_grad():
         for t, n in enumerate(active):
             own = {name: w[:n] for name, w in stack.items()}
-            here = words[:n, t], targets[:n, t]
+            here = words[t, :n], targets[t, :n]
             if by_hand:
                 loss[:n] += explicit_step.descend(shape, own, *here, rate, explicit_step)
             else:

@@ -21,7 +21,7 @@ from fedgram.core.storage import Artefact, read_artefact, write_artefact
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape
 from fedgram.text.normalize import uncase
-from fedgram.text.vocabulary import SPECIAL, Vocabulary
+from fedgram.text.vocabulary import SPECIAL, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 from fedgram.text.wordpieces import piece_vocabulary, pieces_from_bytes
 
 KIND, VERSION = "network", 1
@@ -85,7 +85,15 @@ class Network:
 
 def as_tensors(weights: Mapping[str, NDArray[Any]], device: torch.device | str = "cpu") -> Weights:
     """Weights on a device, as copies."""
-    return {name: torch.tensor(w, device=device) for name, w in weights.items()}
+    if torch.device(device).type == "cpu":
+        return {name: torch.tensor(w) for name, w in weights.items()}
+    writable = {name: torch.from_numpy(np.require(w, requirements="W")) for name, w in weights.items()}
+    return {name: w.to(device, non_blocking=True) for name, w in writable.items()}
+
+
+def pinned_like(array: NDArray[Any]) -> NDArray[Any]:
+    """An array in memory that a GPU reads and writes at full speed, and that is used again when it is let go."""
+    return torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, pin_memory=True).numpy()
 
 
 def as_arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:
@@ -114,16 +122,15 @@ def read_network(path: str | Path) -> Network:
 
 def coding_arrays(coding: Coding) -> dict[str, NDArray[np.uint8]]:
     """A coding as arrays of bytes."""
-    texts = {"vocabulary": "\n".join(coding.vocabulary.words).encode()}
+    arrays = {"vocabulary": vocabulary_to_bytes(coding.vocabulary)}
     if coding.pieces is not None:
-        texts |= {"known": "\n".join(coding.known.words).encode(), "pieces": coding.pieces}
-    return {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
+        arrays |= {"known": vocabulary_to_bytes(coding.known), "pieces": np.frombuffer(coding.pieces, np.uint8)}
+    return arrays
 
 
 def coding_from(arrays: Mapping[str, NDArray[Any]]) -> Coding:
     """The coding that `coding_arrays` wrote."""
-    texts = {name: arrays[name].tobytes() for name in ("vocabulary", "known", "pieces") if name in arrays}
-    vocabulary = Vocabulary(tuple(texts["vocabulary"].decode().split("\n")))
-    if "pieces" not in texts:
+    vocabulary = vocabulary_from_bytes(arrays["vocabulary"])
+    if "pieces" not in arrays:
         return Coding(vocabulary, vocabulary)
-    return Coding(vocabulary, Vocabulary(tuple(texts["known"].decode().split("\n"))), texts["pieces"])
+    return Coding(vocabulary, vocabulary_from_bytes(arrays["known"]), arrays["pieces"].tobytes())

@@ -5,10 +5,14 @@ launched one by one, so a step is recorded as a CUDA graph for each number of cl
 What a graph reads and writes lies in fixed places: the stack of weights, one batch a client, the rate and the losses.
 They are kept, with the graphs, between calls, as long as these fit. Clients that round a number up have empty batches,
 which leave their weights alone.
+
+A few clients have many more batches than the others, and keep the GPU half idle for long. An event says when most are
+done, so that their weights can be used meanwhile.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,26 +23,38 @@ from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape
 from fedgram.text.vocabulary import BOS
 
-_ROUND_TO = 32
 _kept: "RecordedSteps | None" = None
+
+
+class Recorded(NamedTuple):
+    """The clients' weights and summed losses; those from `first` on are done when `early` has come."""
+
+    weights: Weights
+    loss: Tensor
+    first: int
+    early: torch.cuda.Event
 
 
 def recorded_steps(
     shape: ModelShape, start: Weights, words: Tensor, targets: Tensor, active: Sequence[int], rate: float
-) -> tuple[Weights, Tensor]:
-    """Train clients on [clients, steps, length, rows], of which the first `active[t]` have a step t.
+) -> Recorded:
+    """Train clients on [steps, clients, length, rows], of which the first `active[t]` have a step t.
 
-    Returns their weights and summed losses, which stand until the next call.
+    The result stands until the next call.
     """
     global _kept
-    clients, _, length, rows = words.shape
+    _, clients, length, rows = words.shape
     if _kept is None or not _kept.fits(shape, start, clients, length, rows):
         _kept = None  # before another takes its memory
         _kept = RecordedSteps(shape, start, clients, length, rows)
     _kept.begin(start, rate)
+    most, early = len(active) // 4, torch.cuda.Event()
     for t, n in enumerate(active):
-        _kept.step(n, words[:, t], targets[:, t])
-    return {name: w[:clients] for name, w in _kept.stack.items()}, _kept.loss[:clients]
+        _kept.step(n, words[t], targets[t])
+        if t == most:
+            early.record()
+    first = active[most + 1] if most + 1 < len(active) else 0
+    return Recorded({name: w[:clients] for name, w in _kept.stack.items()}, _kept.loss[:clients], first, early)
 
 
 class RecordedSteps:
@@ -69,21 +85,23 @@ class RecordedSteps:
 
     def step(self, n: int, words: Tensor, targets: Tensor) -> None:
         """One step of the first `n` clients, on [clients, length, rows]."""
-        clients = min(-(-n // _ROUND_TO) * _ROUND_TO, self.capacity)
-        self.words.fill_(BOS)
-        self.targets.fill_(NOTHING)
+        to = 8 if n <= 128 else 16 if n <= 256 else 32
+        clients, length = min(-(-n // to) * to, self.capacity), words.shape[1]
         graph = self._graphs.get(clients) or self._record(clients)
-        length = words.shape[1]
-        self.words[:n, :length] = words[:n]
-        self.targets[:n, :length] = targets[:n]
+        for place, own, nothing in ((self.words, words, BOS), (self.targets, targets, NOTHING)):
+            place[:n, :length] = own[:n]
+            place[:n, length:] = nothing
+            place[n:clients] = nothing
         graph.replay()
 
     def _record(self, clients: int) -> torch.cuda.CUDAGraph:
         """Batches are empty while it is done, so that the trial run before it, which compiles, changes nothing."""
+        self.words.fill_(BOS)
+        self.targets.fill_(NOTHING)
         self._descend(clients)
         torch.cuda.synchronize()
         graph = self._graphs[clients] = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):  # others may allocate
             self._descend(clients)
         return graph
 

@@ -51,12 +51,17 @@ class PopulationConfig:
 
 @dataclass(frozen=True, slots=True)
 class UnigramsConfig:
-    """Federated collection of word counts (§3.1); `clip` is λ. `counts` names ones that were collected elsewhere."""
+    """Federated collection of word counts (§3.1); `clip` is λ. `counts` names ones that were collected elsewhere.
+
+    `participations` is how many rounds one simulated device may take part in; with 0, any number, few users stand for
+    many. Devices of a federation take part once.
+    """
 
     counts: str | None = None
     clip: Annotated[float, Between(above=0, infinite=True)] = 1000.0
     devices_per_round: AtLeastOne = 500
     rounds: AtLeastOne = 300
+    participations: Annotated[int, Between(0)] = 1
     over_selection: OverSelection = 1.3
     dropout: Annotated[float, Between(0, 0.99)] = 0.1
 
@@ -104,7 +109,7 @@ class TrainingConfig:
     epochs: AtLeastOne = 1
     max_sentences: AtLeastOne = 64
     weighting: Literal["sentences", "uniform"] = "sentences"
-    update_norm: Positive | None = None
+    update_norm: Annotated[float, Between(above=0, infinite=True)] = 1.0
     server_rule: Rule = "nesterov"
     server_rate: Positive = 1.0
     server_momentum: Annotated[float, Between(0, 0.999)] = 0.9
@@ -156,7 +161,8 @@ class RefitConfig:
     """The federated refit (beyond the paper): how devices count n-grams, and how the counts are joined with A_W_r.
 
     A device counts at most `clip` words in a pass, at most `ngram_clip` at one n-gram. `pairs` looks for pairs of words
-    that `least` devices have, `grow` passes for longer n-grams, of at most `order` words. `prior` is β.
+    that `least` devices have, by a sketch of 2^`sketch_bits` cells per table; `grow` passes for longer n-grams, of at
+    most `order` words. `prior` is β.
     """
 
     run: bool = True
@@ -166,6 +172,7 @@ class RefitConfig:
     over_selection: OverSelection = 1.3
     dropout: Annotated[float, Between(0, 0.99)] = 0.1
     pairs: bool = True
+    sketch_bits: Annotated[int, Between(4, 28)] = 22
     grow: Annotated[int, Between(0, 9)] = 2
     order: Annotated[int, Between(1, 7)] = 4
     least: AtLeastOne = 2

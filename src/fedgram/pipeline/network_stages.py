@@ -6,7 +6,7 @@ checked against the vocabulary of the run, and taken over.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +88,17 @@ def train_network(work: Work, config: TrainingConfig, seed: int, *, name: str, d
         done[0] = moment.round
 
     job = TrainingJob(work.read("users.arrow"), start, work.write("checkpoints"), config, seed, device)
-    result, before = train_job(job, workers, on_round=on_round)
-    write_trained(work, name, read_network(start), result, before, job.plan())
+    result = train_job(job, workers, on_round=on_round)
+    write_trained(work, name, read_network(start), result, job.plan())
 
 
-def write_trained(
-    work: Work, name: str, network: Network, result: RunResult, before: Mapping[str, Any], plan: TrainingPlan
-) -> None:
+def write_trained(work: Work, name: str, network: Network, result: RunResult, plan: TrainingPlan) -> None:
     """The network after its training, and what the report says of it."""
     story = json.loads(json.dumps(dict(result.story), sort_keys=True))  # in one order, resumed or not
-    if not story["best_round"]:
-        raise FedgramError(f"the training of {name} diverged; lower training.client_rate, or set training.update_norm")
     about = {**network.about, "central": False, "rounds": len(story["loss"]), "best_round": story["best_round"],
-             "plan": json.loads(json.dumps(asdict(plan)))}  # fmt: skip
+             "plan": json.loads(json.dumps(plan.fields()))}  # fmt: skip
     write_network(work.write(f"{name}.safetensors"), replace(network, weights=result.weights, about=about))
-    write_json(work.write(f"{name}.json"), {**_about(network), "before": before, **story})
+    write_json(work.write(f"{name}.json"), {**_about(network), **story})
 
 
 def take_network(work: Work, *, name: str) -> None:

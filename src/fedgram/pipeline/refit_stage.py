@@ -5,6 +5,10 @@ own uncased text, clipped; the server fits the model to the sums (`distill/refit
 The devices' counts are kept in the stage's folder, so that they are asked once.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from fedgram.automata.lowercase import lowercase_model
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import prune_to_size
@@ -16,10 +20,19 @@ from fedgram.distill.counted_ngrams import counting_settings, read_counted, writ
 from fedgram.distill.ngram_collection import Limits
 from fedgram.distill.ngram_growth import Growth
 from fedgram.distill.pair_sketch import SketchSize
-from fedgram.distill.refit import CountedNGrams, Prior, RefitOptions, count_on_devices, refit_to_counts
-from fedgram.federated.cohort import CohortPlan
-from fedgram.federated.driver import Devices
-from fedgram.federated.one_pass import PassReport
+from fedgram.distill.refit import (
+    ATTEMPTS,
+    CountedNGrams,
+    Passes,
+    Prior,
+    RefitOptions,
+    count_on_devices,
+    refit_to_counts,
+)
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.job import Fleets
+from fedgram.federated.secure.settings import SecureSettings
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.formats.artefact import read_ngram, write_ngram
 from fedgram.pipeline.config import BudgetConfig, RefitConfig
 from fedgram.pipeline.text_stages import write_json
@@ -30,14 +43,48 @@ OUTPUTS = ("refit.ngram", "refit_uncased.ngram", "refit.json")
 _ROOM = 2  # times as many n-grams are given their capitals as are kept of them
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How devices are asked to count: which ones, how many in a round, and whether their counts are masked.
+
+    `devices` is how many there are, if that is known.
+    """
+
+    fleets: Fleets
+    plan: RoundPlan
+    masking: SecureSettings | None = None
+    devices: int | None = None
+
+
 def refit(work: Work, config: RefitConfig, budget: BudgetConfig, seed: int) -> None:
-    """A_W_r fitted to what devices count, uncased and cased, both within the budget."""
-    options, kept = _options(config, _ROOM * budget.ngrams), work.write("counted")
+    """A_W_r fitted to what simulated devices count."""
+
+    def asking() -> Asking:
+        people = open_population(work.read("users.arrow"))
+        clients, plan = (
+            people.clients("train"),
+            RoundPlan(config.devices_per_round, config.over_selection, attempts=ATTEMPTS),
+        )
+        return Asking(
+            lambda job: SimulatedFleet(job, people, clients, dropout=config.dropout, as_bytes=True), plan,
+            devices=len(clients),
+        )  # fmt: skip
+
+    refit_on(work, config, budget, seed, asking)
+
+
+def refit_on(
+    work: Work, config: RefitConfig, budget: BudgetConfig, seed: int, asking: Callable[[], Asking]
+) -> None:  # fmt: skip
+    """A_W_r fitted to what devices count, uncased and cased, both within the budget; they are asked once."""
+    kept = work.write("counted")
     work.begin("A_W_r in lower case", None)
     prior = lowercase_model(read_ngram(work.read("A_W_r.ngram")))
-    settings = counting_settings(options, seed=seed)
+    asked = asking()
+    options = _options(config, _ROOM * budget.ngrams, asked)
+    settings = counting_settings(prior, options, seed=seed)
     if not kept.exists():
-        write_counted(kept, _count(work, prior, options, seed), prior, settings)
+        write_counted(kept, _count(work, prior, options, seed, asked), settings)
     counted = read_counted(kept, prior, settings)
     work.begin("Refitting", None)
     wide = refit_to_counts(prior, counted, options)
@@ -48,9 +95,7 @@ def refit(work: Work, config: RefitConfig, budget: BudgetConfig, seed: int) -> N
     write_ngram(cased, work.write("refit.ngram"))
     write_ngram(uncased, work.write("refit_uncased.ngram"))
     passes = [
-        {"devices": p.devices, "rounds": p.rounds, "dropped": p.dropped, "late": p.late, "refused": p.refused,
-         "bytes": p.bytes, "bytes_a_report": round(p.bytes / max(p.devices, 1))}
-        for p in counted.passes
+        {**p, "bytes_a_report": round(p["bytes_received"] / max(p["reports"], 1))} for p in counted.passes
     ]  # fmt: skip
     ngrams = {"prior": prior, "uncased": uncased, "cased": cased}
     write_json(work.write("refit.json"), {
@@ -59,14 +104,15 @@ def refit(work: Work, config: RefitConfig, budget: BudgetConfig, seed: int) -> N
     })  # fmt: skip
 
 
-def _options(config: RefitConfig, max_ngrams: int) -> RefitOptions:
+def _options(config: RefitConfig, max_ngrams: int, asked: Asking) -> RefitOptions:
     return RefitOptions(
         Limits(config.clip, config.ngram_clip),
-        CohortPlan(config.devices_per_round, config.over_selection, config.dropout),
-        SketchSize() if config.pairs else None,
+        asked.plan,
+        SketchSize(bits=config.sketch_bits) if config.pairs else None,
         Growth(passes=config.grow, shortest=3 if config.pairs else 2, order=config.order, least=config.least),
         Prior(visits=config.prior),
         max_ngrams,
+        asked.masking,
     )
 
 
@@ -74,19 +120,17 @@ def _within(model: NGramModel, budget: BudgetConfig) -> NGramModel:
     return prune_to_size(model, budget.ngrams, split_ties=True, expected_histories=True)
 
 
-def _count(work: Work, prior: NGramModel, options: RefitOptions, seed: int) -> CountedNGrams:
-    people = open_population(work.read("users.arrow"))
-    devices = Devices(people, people.word_ids(prior.vocabulary), people.clients("train"))
-    advance, done = work.begin("Asking devices", None), 0
+def _count(work: Work, prior: NGramModel, options: RefitOptions, seed: int, asked: Asking) -> CountedNGrams:
+    advance = work.begin("Asking devices", None)
 
     def on_pass(what: str, topology: Topology | None) -> None:
-        nonlocal advance, done
+        nonlocal advance
         number = f"{topology.arcs:,} " if topology else ""
-        advance, done = work.begin(f"Devices count {number}{what}", len(devices.clients)), 0
+        advance = work.begin(f"Devices count {number}{what}", asked.devices)
 
-    def on_round(report: PassReport) -> None:
-        nonlocal done
-        advance(report.devices - done)
-        done = report.devices
+    def tell(event: str, about: Mapping[str, Any]) -> None:
+        if event == "round summed":
+            advance(about["reports"])
 
-    return count_on_devices(prior, devices, options, seed=seed, on_pass=on_pass, on_round=on_round)
+    passes = Passes(asked.fleets, options, seed=seed, folder=work.write("passes"), on_pass=on_pass, tell=tell)
+    return count_on_devices(prior, passes, options)

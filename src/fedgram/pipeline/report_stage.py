@@ -91,7 +91,7 @@ def _about(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
     if "refit" in told:
         counted = told["refit"]
         about["refit"] = (
-            f"{counted['passes'][-1]['devices']:,} devices counted {counted['words_counted']:,} words at "
+            f"{counted['passes'][-1]['reports']:,} devices counted {counted['words_counted']:,} words at "
             f"{counted['ngrams_counted']:,} n-grams"
         )
     about |= {
@@ -161,14 +161,17 @@ def _estimate(figure: Mapping[str, Any]) -> Estimate:
 def _privacy(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
     u, t = told["unigrams"], config.training
     clip = "any number" if u["clip"] is None else f"at most {u['clip']:,g}"
-    limit = "of any length" if t.update_norm is None else f"shortened to a norm of {t.update_norm:g}"
+    limit = "of any length" if isinf(t.update_norm) else f"shortened to a norm of {t.update_norm:g}"
     trained = [name for name in ("R_W", "R_P") if name in told and not told[name].get("given")]
     reports = ", ".join(f"{told[name]['reports']:,} for {name}" for name in trained)
+    most = u.get("participations", 1)
+    again = f"; simulated devices stand for many, and one took part in {most:,} rounds" if most > 1 else ""
     asked = "no device is asked again"
     if config.refit.run:
         asked = "for the refit devices are asked once more"
     privacy = {
-        "unigrams": f"a device sends counts of whitelisted words, {clip} a report; {u['reports']:,} reports summed",
+        "unigrams": f"a device sends counts of whitelisted words, {clip} a report; {u['reports']:,} reports summed"
+        + again,
         "networks": f"a device sends a change of weights, {limit}; {reports} reports summed"
         if trained
         else "trained elsewhere",
@@ -196,7 +199,7 @@ def _counted_ngrams(config: RefitConfig, told: Mapping[str, Any]) -> str:
     text += (
         f"counts of n-grams that the server proposes, of at most {config.clip:,g} words a pass"
         f"{'' if isinf(config.ngram_clip) else f' and {config.ngram_clip:,g} at one n-gram'}; "
-        f"{passes[-1]['devices']:,} devices, {per_report} KB a report"
+        f"{passes[-1]['reports']:,} devices, {per_report} KB a report"
     )
     if config.pairs or config.grow:
         text += "; an n-gram that grew may be of a single device"

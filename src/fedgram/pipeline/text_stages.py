@@ -25,9 +25,11 @@ from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
 from fedgram.evaluate.evaluation import evaluate
 from fedgram.evaluate.ngram_predictor import NGramPredictor
-from fedgram.federated.cohort import CohortPlan
+from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.convergence import measure_convergence
-from fedgram.federated.driver import Devices, run_rounds
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import Run, RunOptions, run_rounds
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import UnigramState, UnigramTask
 from fedgram.formats.artefact import write_ngram
 from fedgram.pipeline.config import (
@@ -144,21 +146,23 @@ def collect(
     work: Work, people: Population, whitelist: Vocabulary, config: UnigramsConfig, clip: float, seed: int
 ) -> tuple[UnigramCounts, dict[str, Any]]:
     """The counts of the train users' devices, and their convergence round by round."""
-    devices = Devices(people, people.word_ids(whitelist), people.clients("train"))
     task = UnigramTask(whitelist, clip=clip)
-    plan = CohortPlan(config.devices_per_round, config.over_selection, config.dropout)
+    job = Job(task, seed, config.participations or None)
     advance = work.begin(f"Collecting unigrams, λ = {clip:g}", config.rounds)
-    state = run_rounds(task, devices, plan, rounds=config.rounds, seed=seed, on_round=lambda *_: advance(1))
-    return judged(task, state, len(devices.clients))
+    run = run_rounds(
+        job, SimulatedFleet(job, people, people.clients("train"), dropout=config.dropout),
+        RunOptions(config.rounds, RoundPlan(config.devices_per_round, config.over_selection)),
+        tell=lambda event, _: advance(1) if event == "round committed" else None,
+    )  # fmt: skip
+    return judged(task, run)
 
 
-def judged(task: UnigramTask, state: UnigramState, devices: int) -> tuple[UnigramCounts, dict[str, Any]]:
-    """What was collected from so many devices, and how it settled."""
-    counts = task.counts(state)
+def judged(task: UnigramTask, run: Run[UnigramState]) -> tuple[UnigramCounts, dict[str, Any]]:
+    """What was collected, how it settled, and how often the same device took part."""
+    counts = task.counts(run.state)
     if not counts.weight.any():
         raise FedgramError("no device reported a word of the whitelist; check its language, and unigrams.dropout")
-    convergence = measure_convergence(state.rounds, counts.clients / (len(state.rounds) * devices))
-    return counts, asdict(convergence)
+    return counts, {**asdict(measure_convergence(run.state.rounds)), "participations": run.progress.most}
 
 
 def pieces(work: Work, size: int) -> None:

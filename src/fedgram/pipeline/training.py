@@ -4,32 +4,32 @@ Helpers are started for a job and end with it, or with the process that started 
 on this machine alone. Sums are exact, so that the result does not depend on their number.
 """
 
-import json
 import multiprocessing
 import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.fedavg.run import Moment, RunOptions, RunResult, train
+from fedgram.fedavg.run import Following, Moment, RunResult, train
 from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
 from fedgram.federated.averaging import ServerStep
-from fedgram.federated.cohort import CohortPlan
-from fedgram.federated.driver import Devices
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import RunOptions
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.neural.local_training import LocalTraining
-from fedgram.neural.network import Network, as_tensors, read_network
+from fedgram.neural.network import read_network
 from fedgram.neural.ranks import Ranks, join_at
-from fedgram.neural.scoring import ScoredText, score, text_to_score
+from fedgram.neural.scoring import text_to_score
 from fedgram.pipeline.config import TrainingConfig
 from fedgram.text.population import open_population
 
@@ -57,44 +57,29 @@ class TrainingJob:
         )  # fmt: skip
 
 
-def train_job(
-    job: TrainingJob, workers: int, *, on_round: Callable[[Moment], object]
-) -> tuple[RunResult, Mapping[str, Any]]:
-    """The trained weights with the story of the rounds, and the dev scores before the first round."""
+def train_job(job: TrainingJob, workers: int, *, on_round: Callable[[Moment], object]) -> RunResult:
+    """The trained weights with the story of the rounds."""
     if job.device != "cpu":
         workers = 1
     with _helpers(job, workers) as ranks:
         return _train(job, ranks, on_round)
 
 
-def _train(job: TrainingJob, ranks: Ranks, on_round: Callable[[Moment], object]) -> tuple[RunResult, Mapping[str, Any]]:
+def _train(job: TrainingJob, ranks: Ranks, on_round: Callable[[Moment], object]) -> RunResult:
     if job.device == "cpu":
         torch.set_num_threads(1)
     network, people, c = read_network(job.start), open_population(job.users), job.config
-    is_pieces = network.coding.pieces is not None
-    codes = network.coding.codes(people.words)
-    devices = Devices(people, codes if is_pieces else codes.values, people.clients("train"))
-    if not (codes.values > 0).any():
+    task = FederatedAveraging(network.shape, network.weights, job.plan(), network.coding, job.device)
+    rounds = Job(task, job.seed)
+    if not (network.coding.codes(people.words).values > 0).any():
         raise InputError(job.users, "holds no word of the network's vocabulary")
     dev = text_to_score(network.coding, people, people.clients("dev")[: c.dev_users])
-    task = FederatedAveraging(network.shape, network.weights, job.plan())
-    cohorts = CohortPlan(c.clients_per_round, c.over_selection, c.dropout)
-    options = RunOptions(c.rounds, job.seed, c.evaluate_every, c.patience)
-    settings = json.loads(json.dumps({"config": asdict(c), "seed": job.seed}))
-    result = train(
-        task, devices, cohorts, dev, options, pieces=is_pieces, device=job.device, ranks=ranks,
-        folder=job.checkpoints, settings=settings, resume=True, on_round=on_round,
+    fleet = SimulatedFleet(rounds, people, people.clients("train"), dropout=c.dropout, ranks=ranks)
+    return train(
+        rounds, fleet, RunOptions(c.rounds, RoundPlan(c.clients_per_round, c.over_selection)), dev=dev,
+        following=Following(c.evaluate_every, c.patience), ranks=ranks, folder=job.checkpoints, resume=True,
+        belongs_to={"dropout": c.dropout}, on_round=on_round,
     )  # fmt: skip
-    if ranks.rank:
-        return result, {}
-    return result, scores_before(network, dev, job.device)
-
-
-def scores_before(network: Network, dev: ScoredText, device: str = "cpu") -> dict[str, Any]:
-    """The dev scores before the first round."""
-    weights = as_tensors(network.weights, device)
-    scores = score(network.shape, weights, dev, pieces=network.coding.pieces is not None)
-    return {"round": 0, **{k: getattr(scores, k) for k in ("sll", "sll_e", "perplexity", "top1", "top3")}}
 
 
 @contextmanager

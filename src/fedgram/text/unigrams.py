@@ -4,13 +4,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgram.core.arrays import FloatArray, frozen
 from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.storage import Artefact, read_artefact, write_artefact
-from fedgram.text.vocabulary import SPECIAL, Vocabulary
+from fedgram.text.vocabulary import SPECIAL, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 
 KIND, VERSION = "unigrams", 1
 
@@ -57,8 +59,8 @@ def write_unigrams(path: str | Path, counts: UnigramCounts) -> str:
     """Write federated counts as an artefact; returns its digest."""
     clip = None if math.isinf(counts.clip) else counts.clip
     fields = {"clients": counts.clients, "rounds": counts.rounds, "clip": clip}
-    words = np.frombuffer("\n".join(counts.vocabulary.words).encode(), np.uint8)
-    return write_artefact(path, Artefact(KIND, VERSION, fields, {"words": words, "weight": counts.weight}))
+    arrays: dict[str, NDArray[Any]] = {"words": vocabulary_to_bytes(counts.vocabulary), "weight": counts.weight}
+    return write_artefact(path, Artefact(KIND, VERSION, fields, arrays))
 
 
 def read_unigram_counts(path: str | Path) -> UnigramCounts:
@@ -67,7 +69,7 @@ def read_unigram_counts(path: str | Path) -> UnigramCounts:
     try:
         arrays, fields = artefact.arrays, artefact.fields
         clip = math.inf if fields["clip"] is None else float(fields["clip"])
-        vocabulary = Vocabulary(tuple(arrays["words"].tobytes().decode().split("\n")))
+        vocabulary = vocabulary_from_bytes(arrays["words"])
         if arrays["weight"].ndim != 1 or arrays["words"].dtype != np.uint8:
             raise InvariantError("an array has another shape or type")
         weight = arrays["weight"].astype(np.float64)

@@ -8,7 +8,12 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgram.core.arrays import ByteArray
 from fedgram.core.errors import InputError, InvariantError
 
 UNK, BOS, EOS = 0, 1, 2
@@ -63,6 +68,16 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Words of the ids."""
         return [self.words[i] for i in ids]
+
+
+def vocabulary_to_bytes(vocabulary: Vocabulary) -> ByteArray:
+    """The words as an array of bytes, one word per line."""
+    return np.frombuffer("\n".join(vocabulary.words).encode(), np.uint8)
+
+
+def vocabulary_from_bytes(data: NDArray[Any]) -> Vocabulary:
+    """The vocabulary that `vocabulary_to_bytes` wrote."""
+    return Vocabulary(tuple(data.tobytes().decode().split("\n")))
 
 
 def read_vocabulary(path: str | Path) -> Vocabulary:

@@ -1,19 +1,21 @@
 """What is malformed does not enter a sum, is counted by its reason, and does not keep the round from its end."""
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from fedgram.core.errors import FedgramError
+from fedgram.core.arrays import FloatArray
+from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.storage import Artefact, artefact_to_bytes
 from fedgram.federated.intake import Intake
 from fedgram.federated.task import Total, Update
-from fedgram.federated.unigram_collection import UnigramTask
-from fedgram.federated.validation import NormLimit, Reason, UpdateBounds
+from fedgram.federated.unigram_collection import COUNT, UnigramTask
+from fedgram.federated.validation import NormLimit, Reason, RefusedUpdateError, UpdateBounds
 from fedgram.federated.wire import update_from_bytes, update_to_bytes
 from fedgram.text.vocabulary import Vocabulary
 
@@ -24,11 +26,7 @@ WORDS = 43
 def fine(rng: np.random.Generator) -> Update:
     """The update of a device with a few words, as the task makes it."""
     index = np.sort(rng.choice(np.arange(3, WORDS), int(rng.integers(1, 9)), replace=False))
-    a = rng.dirichlet(np.ones(len(index))) * 10.0
-    b = a / 10.0
-    values = {"weight": a, "square": b * b, "cross": b * b.sum(), "length_square": np.array([float(b.sum()) ** 2])}
-    places = {"weight": index, "square": index, "cross": index, "length_square": np.zeros(1, np.int64)}
-    return Update(TASK.size, places, values, 1.0)
+    return Update(TASK.size, {COUNT: index}, {COUNT: rng.dirichlet(np.ones(len(index))) * 10.0}, 1.0)
 
 
 @dataclass(frozen=True)
@@ -38,17 +36,16 @@ class Faults:
     rng: np.random.Generator
 
     def value(self, update: Update, number: float) -> Update:
-        values = dict(update.values)
-        spoilt = values["weight"].copy()
+        spoilt = update.values[COUNT].copy()
         spoilt[int(self.rng.integers(len(spoilt)))] = number
-        return replace(update, values={**values, "weight": spoilt})
+        return replace(update, values={COUNT: spoilt})
 
     def places(self, update: Update, change: Callable[[np.ndarray], np.ndarray]) -> Update:
-        return replace(update, index={**update.index, "weight": change(update.index["weight"])})
+        return replace(update, index={COUNT: change(update.index[COUNT])})
 
     def spoilt(self, update: Update) -> tuple[bytes, Reason]:
         rng = self.rng
-        kind = int(rng.integers(14))
+        kind = int(rng.integers(16))
         content = update_to_bytes(update)
         if kind == 0:
             return content[: int(rng.integers(len(content)))], Reason.DAMAGED
@@ -67,12 +64,14 @@ class Faults:
             (lambda: self.value(update, np.nan), Reason.NOT_FINITE),
             (lambda: self.value(update, float(rng.choice([np.inf, -np.inf]))), Reason.NOT_FINITE),
             (lambda: self.value(update, float(rng.choice([1e30, -1e300, 2.0**26]))), Reason.TOO_LARGE),
-            (lambda: self.value(update, float(rng.choice([1e3, -1e6, 10.1]))), Reason.NORM),
+            (lambda: self.value(update, float(rng.choice([-0.1, -1e6, -1e-12]))), Reason.NEGATIVE),
+            (lambda: self.value(update, float(rng.choice([1e3, 1e6, 10.1]))), Reason.NORM),
             (lambda: replace(update, weight=float(rng.choice([np.nan, np.inf, -1.0, 1.5, 1e300]))), Reason.WEIGHT),
+            (lambda: replace(update, weight=0.0), Reason.WEIGHT),  # what weighs nothing must hold nothing
             (lambda: self.places(update, lambda index: index + WORDS), Reason.SHAPE),
             (lambda: self.places(update, lambda index: -index), Reason.SHAPE),
             (lambda: self.places(update, lambda index: np.append(index, 42)), Reason.SHAPE),
-            (lambda: Update.dense({"weight": np.ones(int(rng.integers(60)))}, 1.0), Reason.SHAPE),
+            (lambda: Update.dense({COUNT: np.ones(int(rng.choice([0, 1, 42, 44, 59])))}, 1.0), Reason.SHAPE),
         ]
         made, reason = ways[kind - 5]
         return update_to_bytes(made()), reason
@@ -97,7 +96,7 @@ def test_malformed_updates_are_refused_while_the_round_commits(malformed: int) -
         if turn in turns:
             device = waiting.pop()
             assert intake.offer(device, update_to_bytes(good[device])) is None
-            plain.add(good[device])
+            plain.add(good[device], TASK.bounds)
         if turn % 10 == 0 and intake.counted:
             known = sorted(intake.counted)[turn % len(intake.counted)]
             device, report, why = known, update_to_bytes(good[known]), Reason.REPEATED
@@ -112,26 +111,158 @@ def test_malformed_updates_are_refused_while_the_round_commits(malformed: int) -
     assert expected.total() == malformed
     assert set(expected) == set(Reason) - {Reason.NOT_WHOLE}  # this task's numbers need not be whole
     assert intake.counted == set(good)
+    assert intake.counted < intake.seen <= set(range(200))
     assert (intake.total.devices, intake.total.weight) == (50, plain.weight)
     for name, array in plain.arrays.items():
         assert np.array_equal(intake.total.arrays[name], array)
     assert TASK.server_update(TASK.init(), intake.total).rounds[0].devices == 50
 
 
+def judge(bounds: UpdateBounds, values: Mapping[str, FloatArray], weight: float = 1.0, bits: int = 24) -> None:
+    bounds.judge(bounds.measure(values, weight), bits)
+
+
 def test_norms_of_each_kind() -> None:
     values = {"a": np.array([3.0, -4.0]), "b": np.array([12.0])}
-    assert NormLimit(("a",), 5.0).holds(values, 1.0)
-    assert not NormLimit(("a",), 4.99).holds(values, 1.0)
-    assert NormLimit(("a", "b"), 13.0).holds(values, 1.0)
-    assert not NormLimit(("a",), 6.9, order=1).holds(values, 1.0)
-    assert NormLimit(("a",), 2.5, by_weight=True).holds(values, 2.0)
-    assert not NormLimit(("a",), 2.5, by_weight=True).holds(values, 1.9)
-    with pytest.raises(FedgramError):
-        NormLimit(("a",), 1.0, order=3)
+
+    def holds(limit: NormLimit, weight: float) -> bool:
+        return limit.allows(limit.norm(values), weight)
+
+    assert holds(NormLimit(("a",), 5.0), 1.0)
+    assert not holds(NormLimit(("a",), 4.99), 1.0)
+    assert holds(NormLimit(("a", "b"), 13.0), 1.0)
+    assert not holds(NormLimit(("a",), 6.9, order=1), 1.0)
+    assert holds(NormLimit(("a",), 2.5, by_weight=True), 2.0)
+    assert not holds(NormLimit(("a",), 2.5, by_weight=True), 1.9)
+    for wrong in ({"order": 3}, {"limit": 0.0}, {"limit": float("nan")}):
+        with pytest.raises(FedgramError):
+            NormLimit(**{"vectors": ("a",), "limit": 1.0, **wrong})  # type: ignore[arg-type]
     with pytest.raises(FedgramError, match="longer"):
-        UpdateBounds(2.0, (NormLimit(("a",), 1.0),)).check(values, 1.0)
+        judge(UpdateBounds(2.0, (NormLimit(("a",), 1.0),)), values)
     with pytest.raises(FedgramError, match="weight"):
-        UpdateBounds(2.0).check(values, 2.5)
+        judge(UpdateBounds(2.0), values, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "entry", "weight", "reason"),
+    [
+        (UpdateBounds(), 1.0, 1.0, None),
+        (UpdateBounds(), -1.0, 1.0, None),
+        (UpdateBounds(), 2.0**26, 1.0, Reason.TOO_LARGE),
+        (UpdateBounds(), -(2.0**26), 1.0, Reason.TOO_LARGE),
+        (UpdateBounds(), 1.0, 2.0**26, Reason.WEIGHT),
+        (UpdateBounds(), 1.0, 0.0, Reason.WEIGHT),
+        (UpdateBounds(), 0.0, 0.0, None),
+        (UpdateBounds(), math.nan, 1.0, Reason.NOT_FINITE),
+        (UpdateBounds(), -math.inf, 1.0, Reason.NOT_FINITE),
+        (UpdateBounds(entry=2.0), -2.5, 1.0, Reason.TOO_LARGE),
+        (UpdateBounds(non_negative=True), -1e-9, 1.0, Reason.NEGATIVE),
+        (UpdateBounds(non_negative=True), 0.5, 1.0, None),
+        (UpdateBounds(whole=True), 0.5, 1.0, Reason.NOT_WHOLE),
+        (UpdateBounds(whole=True), -1.0, 1.0, Reason.NOT_WHOLE),
+        (UpdateBounds(whole=True), 7.0, 1.0, None),
+    ],
+)
+def test_every_bound_of_an_update(bounds: UpdateBounds, entry: float, weight: float, reason: Reason | None) -> None:
+    """The entry stands between others, so that none hides it; a sum says the same, and stays as it was."""
+    values = np.array([1.0, entry, 2.0] if entry else [0.0])
+    total = Total.zero({"w": len(values)}, 24)
+    if reason is None:
+        judge(bounds, {"w": values}, weight)
+        total.add(Update.dense({"w": values}, weight), bounds)
+        assert total.array("w").tolist() == values.tolist()
+        return
+    for refuse in (
+        lambda: judge(bounds, {"w": values}, weight),
+        lambda: total.add(Update.dense({"w": values}, weight), bounds),
+    ):
+        with pytest.raises(RefusedUpdateError) as error:
+            refuse()
+        assert error.value.reason == reason
+    assert (total.weight, total.devices) == (0, 0)
+    assert not total.arrays["w"].any()
+
+
+def whole_sum(updates: Sequence[Update], bounds: UpdateBounds, bits: int = 24) -> Total:
+    total = Total.zero(updates[0].size, bits)
+    for update in updates:
+        total.add(update, bounds)
+    return total
+
+
+def test_sums_of_accepted_updates_pass_and_others_do_not() -> None:
+    """What n devices within the bounds can make is accepted, rounding included; a little more is not."""
+    rng = np.random.default_rng(3)
+    cases = {
+        Reason.NORM: UpdateBounds(5.0, (NormLimit(("a", "b"), 0.7, by_weight=True), NormLimit(("a",), 9.0, order=1))),
+        Reason.TOO_LARGE: UpdateBounds(5.0, entry=3.0),
+        Reason.NEGATIVE: UpdateBounds(5.0, entry=9.0, non_negative=True),
+        Reason.WEIGHT: UpdateBounds(5.0),
+    }
+    for reason, bounds in cases.items():
+        for devices in (1, 2, 9):
+            values = rng.random(7) * 3.0
+            values *= 0.7 * 5.0 / np.linalg.norm(values) if reason == Reason.NORM else 1.0
+            one = Update.dense({"a": values[:4], "b": values[4:]}, 5.0)
+            fine = whole_sum([one] * devices, bounds, bits=6)  # coarse, so that rounding is large
+            fine.check(bounds)
+            spoilt = whole_sum([one] * devices, bounds, bits=6)
+            if reason == Reason.WEIGHT:
+                spoilt.weight += devices << 6
+            else:
+                spoilt.arrays["a"][1] = -1 if reason == Reason.NEGATIVE else 4 * devices << 6
+            with pytest.raises(RefusedUpdateError) as error:
+                spoilt.check(bounds)
+            assert error.value.reason == reason
+
+
+def test_no_sum_wraps_in_silence() -> None:
+    """Even without any bound a sum says if it is more than its devices may send."""
+    total = whole_sum([Update.dense({"a": np.array([2.0**25])}, 1.0)] * 3, UpdateBounds())
+    total.check(UpdateBounds())
+    total.arrays["a"][0] = np.iinfo(np.int64).max
+    with pytest.raises(RefusedUpdateError, match="larger than the devices may send"):
+        total.check(UpdateBounds())
+
+
+def test_a_stack_is_judged_device_by_device() -> None:
+    """As updates that were computed together: the same reasons and turns, and a sum only of those let through."""
+    intake, rng = Intake(TASK, range(6)), np.random.default_rng(1)
+    updates = {device: fine(rng) for device in range(8)}
+    updates[1] = replace(updates[1], values={COUNT: updates[1].values[COUNT] * 2.0})
+    updates[2] = replace(updates[2], weight=math.nan)
+    assert intake.offer(0, updates[0]) is None
+    measured = {d: TASK.bounds.measure(u.values, u.weight) for d, u in updates.items()}
+    let_through = [d for d in range(8) if intake.judge(d, measured[d])]
+    assert let_through == [3, 4, 5]
+    reasons = {Reason.REPEATED: 1, Reason.NORM: 1, Reason.WEIGHT: 1, Reason.NOT_ASKED: 2}
+    assert intake.refused == reasons
+    stack = whole_sum([updates[d] for d in let_through], TASK.bounds)
+
+    def add(devices: list[int], total: Total) -> None:
+        found = TASK.bounds.measure({COUNT: total.array(COUNT)}, total.weight * 2.0**-24)
+        intake.add_stack(devices, total, found)
+
+    for devices in ([3, 4], [0, 3, 4], [3, 3, 4]):
+        with pytest.raises(InvariantError, match="not of the devices"):
+            add(devices, stack)
+    hostile = Total(stack.bits, {COUNT: stack.arrays[COUNT] + (30 << 24)}, stack.weight, 3)
+    with pytest.raises(RefusedUpdateError):
+        add(let_through, hostile)
+    assert intake.total.devices == 1
+    add(let_through, stack)
+    assert intake.counted == {0, 3, 4, 5}
+    assert intake.seen == {0, 1, 2, 3, 4, 5}  # the refused too, but not who was not asked
+    expected = whole_sum([updates[d] for d in (0, 3, 4, 5)], TASK.bounds)
+    assert np.array_equal(intake.total.arrays[COUNT], expected.arrays[COUNT])
+    assert intake.offer(4, updates[4]) == Reason.REPEATED
+
+
+def test_devices_with_nothing_to_send_count() -> None:
+    intake = Intake(TASK)
+    assert intake.offer(3, Update.zero(TASK.size)) is None
+    assert intake.offer(4, update_to_bytes(fine(np.random.default_rng(0)))) is None
+    assert (intake.empty, intake.total.devices, intake.counted) == (1, 2, {3, 4})
 
 
 def test_numbers_without_end_are_refused() -> None:

@@ -20,8 +20,13 @@ from fedgram.federated.secure.client import SecureClient
 from fedgram.federated.secure.primitives import KEY_BYTES, add_mask, derive, pack, signed, unpack
 from fedgram.federated.secure.server import SecureServer
 from fedgram.federated.secure.settings import AbandonedRoundError, RefusedMessageError, SecureSettings
+from fedgram.federated.secure.vectors import round_digest, total_from_sum, vector_length
+from fedgram.federated.unigram_collection import COUNT, UnigramTask
+from fedgram.federated.validation import Reason, RefusedUpdateError
+from fedgram.text.vocabulary import Vocabulary
 
 SETTINGS = SecureSettings(min_devices=3)
+ABOUT = round_digest("job", 7, "broadcast")
 STEPS = 4
 
 
@@ -30,9 +35,12 @@ class Round:
 
     def __init__(self, settings: SecureSettings = SETTINGS, devices: int = 5, length: int = 2, seed: int = 0) -> None:
         self.entropy = np.random.default_rng(seed).bytes
-        self.server = SecureServer(settings, length, self.entropy)
+        self.server = SecureServer(settings, length, about=ABOUT, entropy=self.entropy)
         self.vectors = {d: np.resize(np.array([d, -d], np.int64), length) for d in range(devices)}
-        self.clients = {d: SecureClient(settings, length, v.copy, self.entropy) for d, v in self.vectors.items()}
+        self.clients = {
+            d: SecureClient(settings, length, v.copy, about=ABOUT, entropy=self.entropy)
+            for d, v in self.vectors.items()
+        }
         self.requests = self.server.begin(self.clients)
 
     def answers(self) -> dict[int, bytes]:
@@ -137,8 +145,8 @@ def test_no_two_sets_of_neighbours_hold_both_secrets() -> None:
 
 def test_devices_refuse_other_settings_and_other_rings() -> None:
     going = Round()
-    other = SecureClient(SecureSettings(min_devices=4), 2, lambda: np.zeros(2, np.int64))
-    shorter = SecureClient(SETTINGS, 3, lambda: np.zeros(3, np.int64))
+    other = SecureClient(SecureSettings(min_devices=4), 2, lambda: np.zeros(2, np.int64), about=ABOUT)
+    shorter = SecureClient(SETTINGS, 3, lambda: np.zeros(3, np.int64), about=ABOUT)
     for client in (other, shorter):
         with pytest.raises(RefusedMessageError, match="settings"):
             client.answer(going.requests[0])
@@ -215,18 +223,87 @@ def test_shares_changed_on_the_way_are_not_used() -> None:
     assert going.server.total().vector.tolist() == [36, -36]
 
 
-def test_a_sum_out_of_range_ends_the_round() -> None:
-    settings = SecureSettings(min_devices=3, value_bits=4)
-    going = Round(settings).before(2)
-    for device, answer in going.answers().items():
-        more = reframed(answer, lambda b: b.__setitem__(0, b[0] ^ 0x80)) if device == 0 else answer
-        going.server.receive(device, more)
-    going.requests = going.server.advance()
-    going.step()
-    with pytest.raises(AbandonedRoundError, match="larger than"):
+def test_a_sum_out_of_bounds_is_not_used() -> None:
+    """One device sends far more than it may; the server learns the sum alone, and that it cannot be one."""
+    task = UnigramTask(Vocabulary.of(["a", "b"]), clip=2.0)
+    words = task.size[COUNT]
+    length = vector_length(task.size)
+    for excess, reason in ((0, None), (1 << 28, Reason.NORM), (-(1 << 28), Reason.NEGATIVE)):
+        going = Round(length=length)
+        for vector in going.vectors.values():
+            vector[:] = 0
+            vector[3], vector[words] = 2 << task.bits, 1 << task.bits
+        going.vectors[0][3] += excess
+        found = going.before(4).server.total()
+        if reason is None:
+            total = total_from_sum(task, found)
+            assert (total.array(COUNT)[3], total.devices, total.weight >> task.bits) == (10.0, 5, 5)
+            continue
+        with pytest.raises(RefusedUpdateError) as error:
+            total_from_sum(task, found)
+        assert error.value.reason == reason
+
+
+OTHERS = [("other job", 7, "broadcast"), ("job", 8, "broadcast"), ("job", 7, "other broadcast")]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_device_refuses_another_job_round_or_broadcast(other: tuple[str, int, str]) -> None:
+    going, about = Round(), round_digest(*other)
+    client = SecureClient(SETTINGS, 2, lambda: np.zeros(2, np.int64), about=about)
+    with pytest.raises(RefusedMessageError, match="another round, job or broadcast"):
+        client.answer(going.requests[0])
+    nonce = messages.read_invitation(going.requests[0], SETTINGS, 2, ABOUT)
+    keys = client.answer(messages.invitation(nonce, SETTINGS, 2, about))
+    with pytest.raises(RefusedMessageError, match="another round, job or broadcast"):
+        going.server.receive(0, keys)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_server_cannot_sum_devices_that_were_given_different_jobs(other: tuple[str, int, str]) -> None:
+    """Such as one to a victim, and to the others one whose updates it knows.
+
+    It writes the messages to and from the victim anew, so that each side finds its own context there. But shares are
+    sealed with it, so that nobody holds a share of the victim's secrets.
+    """
+    going, about = Round(), round_digest(*other)
+    nonce = messages.read_invitation(going.requests[0], SETTINGS, 2, ABOUT)
+    contexts = {a: messages.round_context(nonce, SETTINGS, 2, a) for a in (ABOUT, about)}
+    going.clients[0] = SecureClient(SETTINGS, 2, lambda: np.array([5, 5]), about=about)
+
+    def anew(message: bytes, said: bytes) -> bytes:
+        return messages.frame(messages.Kind(message[5]), contexts[said], message[38:-32])
+
+    for _ in range(STEPS):
+        for device, request in going.requests.items():
+            answer = going.clients[device].answer(request if device else anew(request, about))
+            going.server.receive(device, answer if device else anew(answer, ABOUT))
+        going.requests = going.server.advance()
+    assert going.server._shares[going.server._number[0]] == {}
+    with pytest.raises(AbandonedRoundError, match="cannot be recovered from 0 shares"):
         going.server.total()
-    with pytest.raises(AbandonedRoundError):
-        going.server.total()
+
+
+def test_fewer_than_the_rounds_minimum_are_not_unmasked() -> None:
+    """The plan may need more than the masking does; with fewer nobody is asked for a share, and no vector is known."""
+    for minimum, fine in ((4, True), (5, False)):
+        entropy = np.random.default_rng(0).bytes
+        server = SecureServer(SETTINGS, 1, minimum=minimum, entropy=entropy)
+        clients = {d: SecureClient(SETTINGS, 1, lambda: np.ones(1, np.int64), entropy=entropy) for d in range(5)}
+        requests = server.begin(clients)
+        for step in range(3):
+            assert server.opened == frozenset()
+            for device, request in requests.items():
+                if step < 2 or device < 4:
+                    server.receive(device, clients[device].answer(request))
+            if step == 2 and not fine:
+                with pytest.raises(AbandonedRoundError, match="4 devices sent their vectors, 5 are needed"):
+                    server.advance()
+                assert server.opened == frozenset()
+                break
+            requests = server.advance()
+        else:
+            assert server.opened == {0, 1, 2, 3}
 
 
 def test_a_sum_is_given_once() -> None:
@@ -243,7 +320,7 @@ def test_a_device_outlives_its_process() -> None:
     for _ in range(STEPS):
         going.step()
         going.clients = {
-            d: SecureClient.restore(c.save(), SETTINGS, 2, lambda d=d: going.vectors[d])  # type: ignore[misc]
+            d: SecureClient.restore(c.save(), SETTINGS, 2, lambda d=d: going.vectors[d], about=ABOUT)  # type: ignore[misc]
             for d, c in going.clients.items()
         }
     assert going.server.total().vector.tolist() == [10, -10]
@@ -337,7 +414,16 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_any_bytes_are_refused() -> None:
     going, rng = Round(), np.random.default_rng(0)
     for length in range(0, 300, 3):
-        for data in (rng.bytes(length), b"FGSA\1" + rng.bytes(length), b"FGSA\2\1" + rng.bytes(length)):
+        for head in (b"", b"FGSA\1", b"FGSA\2", b"FGSA\2\1", b"FGSA\3\1"):
+            data = head + rng.bytes(length)
             for take in (going.clients[0].answer, lambda d: going.server.receive(0, d)):
                 with pytest.raises(FedgramError):
                     take(data)
+
+
+def test_another_version_is_refused_with_the_remedy() -> None:
+    going = Round()
+    old = bytearray(going.requests[0])
+    old[4] = 1
+    with pytest.raises(RefusedMessageError, match="version 1, not 2; upgrade"):
+        going.clients[0].answer(bytes(old))

@@ -19,12 +19,20 @@ class Case:
     vectors: dict[int, LongArray]
     leaving: dict[int, int]
     entropy: Callable[[int], bytes]
+    minimum: int = 0
 
     def run(self) -> tuple[LongArray, tuple[int, ...]]:
         vectors = {d: v.copy for d, v in self.vectors.items()}
         length = len(next(iter(self.vectors.values())))
-        found = sum_securely(self.settings, length, vectors, leaving=self.leaving, entropy=self.entropy)
+        found = sum_securely(
+            self.settings, length, vectors, about=b"a round", minimum=self.minimum, leaving=self.leaving,
+            entropy=self.entropy,
+        )  # fmt: skip
         return found.vector, found.devices
+
+    @property
+    def least(self) -> int:
+        return max(self.settings.min_devices, self.minimum)
 
     def stayed(self, step: int) -> list[int]:
         return sorted(d for d in self.vectors if self.leaving.get(d, NEVER) > step)
@@ -47,7 +55,8 @@ def random_case(seed: int) -> Case:
         vectors = {d: rng.integers(-most, most, length, endpoint=True) for d in devices}
     rate = float(rng.choice([0.0, 0.05, 0.2, 0.5]))
     leaving = {d: int(rng.integers(0, 4)) for d in devices if rng.random() < rate}
-    return Case(settings, vectors, leaving, rng.bytes)
+    minimum = int(rng.integers(2, 7)) if rng.random() < 0.3 else 0
+    return Case(settings, vectors, leaving, rng.bytes, minimum)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,7 @@ def test_sums_are_exact_or_there_is_none(cases: int) -> None:
         devices = len(case.stayed(0))
         complete = devices >= 2 and case.settings.degree(devices) == devices - 1
         expected = complete and reference.everybody_completes(
-            case.settings.threshold(devices), case.settings.min_devices, [len(case.stayed(s)) for s in range(4)]
+            case.settings.threshold(devices), case.least, [len(case.stayed(s)) for s in range(4)]
         )
         try:
             vector, counted = case.run()
@@ -72,7 +81,7 @@ def test_sums_are_exact_or_there_is_none(cases: int) -> None:
             continue
         assert expected or not complete, seed
         assert list(counted) == case.stayed(2), seed
-        assert len(counted) >= case.settings.min_devices, seed
+        assert len(counted) >= case.least, seed
         columns = zip(*(case.vectors[d].tolist() for d in counted), strict=True)
         assert vector.tolist() == [sum(column) for column in columns], seed
         exact += 1
@@ -92,9 +101,9 @@ def test_a_device_whose_number_does_not_fit_leaves() -> None:
 
 
 def test_abandoned_rounds_say_why() -> None:
-    def why(devices: int, leaving: dict[int, int], **settings: int) -> str:
+    def why(devices: int, leaving: dict[int, int], minimum: int = 0, **settings: int) -> str:
         vectors = {d: np.ones(2, np.int64) for d in range(devices)}
-        case = Case(SecureSettings(**settings), vectors, leaving, np.random.default_rng(1).bytes)
+        case = Case(SecureSettings(**settings), vectors, leaving, np.random.default_rng(1).bytes, minimum)
         with pytest.raises(AbandonedRoundError) as caught:
             case.run()
         return str(caught.value).removeprefix("the round is abandoned: ")
@@ -102,6 +111,7 @@ def test_abandoned_rounds_say_why() -> None:
     assert why(5, {0: 0, 1: 0}, min_devices=4) == "3 devices sent keys, 4 are needed"
     assert why(6, {0: 1, 1: 1}, min_devices=5) == "4 devices shared their secrets, 5 are needed"
     assert why(5, {0: 2, 1: 2}, min_devices=4) == "3 devices sent their vectors, 4 are needed"
+    assert why(5, {0: 2, 1: 2}, minimum=4) == "3 devices sent their vectors, 4 are needed"
     assert why(5, {0: 1, 1: 1}) == "2 neighbours of a device shared their secrets, 3 are needed to unmask"
     assert why(5, {0: 2, 1: 2}) == "2 neighbours of a device sent their vectors, 3 are needed to unmask"
     assert why(5, {0: 3, 1: 3}) == "a device's secret cannot be recovered from 2 shares; 3 right ones are needed"

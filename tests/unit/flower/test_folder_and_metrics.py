@@ -45,6 +45,26 @@ def test_a_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
     context.load_cert_chain(home.server / "server.crt", home.server / "server.key")
 
 
+def test_pins_and_participations_are_a_devices_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedgram.flower.processes import start_supernode
+
+    started: list[list[str]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, **_: started.append(command))
+    pins = ("unigrams.words=" + "0a" * 32, "fedavg.plan=" + "1" * 64)
+    config = FederationConfig(tls=False, participations=2, pins=pins)
+    make_folder(tmp_path / "fed", config)
+    home = open_folder(tmp_path / "fed")
+    assert home.config == config
+    write_store(tmp_path / "7.sqlite", 7, ["Hello there."])
+    start_supernode(home, open_store(tmp_path / "7.sqlite"), port=1)
+    given = started[0][started[0].index("--node-config") + 1]
+    assert f'pins="{",".join(pins)}"' in given
+    assert "participations=2" in given
+    for wrong in ("unigrams.words", "a b=" + "0" * 64, "unigrams.words=" + "0" * 63, "unigrams.words=" + "G" * 64):
+        with pytest.raises(FedgramError, match="a pin is NAME=DIGEST"):
+            FederationConfig(pins=(wrong,))
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a_b", "x" * 40])
 def test_names_that_flower_does_not_take_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(FedgramError, match="letters, digits and hyphens"):
@@ -187,6 +207,25 @@ def test_a_journal_adds_up_over_restarts(tmp_path: Path) -> None:
     assert metrics_text({}).count("\n") == len(metrics_text({}).splitlines())
     (tmp_path / "status.json").write_text("{")
     assert read_status(tmp_path) == {}
+
+
+def test_the_status_names_the_job_and_what_devices_can_pin(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "ngrams", None)
+    journal.tell("run began", {"rounds": None, "job": "abc", "parts": {"ngrams.words": "12"}})
+    journal.tell("round committed", {"round": 1})
+    status = read_status(tmp_path)
+    assert (status["job"], status["parts"], status["rounds"]) == ("abc", {"ngrams.words": "12"}, 0)
+    assert "fedgram_rounds 0\n" in metrics_text(status)
+    journal = Journal(tmp_path, "ngrams", None)  # a ServerApp that was killed after it had told of the round
+    journal.tell("run began", {"rounds": None, "job": "abc", "parts": {}})
+    for number in (1, 2, 2):
+        journal.tell("round committed", {"round": number})
+    assert read_status(tmp_path)["rounds_committed"] == 2
+    journal.tell("run completed", {})
+    journal = Journal(tmp_path, "ngrams", None)
+    journal.tell("run began", {"rounds": None, "job": "abc", "parts": {}})
+    journal.tell("round committed", {"round": 1})
+    assert read_status(tmp_path)["rounds_committed"] == 3
 
 
 def test_metrics_are_served() -> None:

@@ -6,57 +6,77 @@ from pathlib import Path
 import pytest
 
 from fedgram.core.errors import FedgramError
-from fedgram.flower.folder import FederationConfig, make_folder, open_folder
-from fedgram.flower.stages import for_federation, on_federation
+from fedgram.flower.folder import FederationConfig, RoundsConfig, make_folder, open_folder
+from fedgram.flower.stages import masking_of, on_federation, patience_of, round_plan
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.stages import run_stages
 from fedgram.pipeline.strict_toml import digest
 
+ASKING = {"unigrams", "train_words", "train_pieces", "refit"}
 
-def test_a_federation_has_no_refit(tmp_path: Path) -> None:
-    home = make_folder(tmp_path / "fed", FederationConfig(tls=False))
-    plain = RunConfig()
-    assert "refit" in [stage.name for stage in run_stages(plain)]
-    with pytest.raises(FedgramError, match=r"set refit\.run = false"):
-        on_federation(home, plain)(run_stages(plain))
-    config = for_federation(plain)
+
+def test_all_stages_that_ask_devices_are_the_federations(tmp_path: Path) -> None:
+    home, config = make_folder(tmp_path / "fed", FederationConfig(tls=False)), RunConfig()
     before = {stage.name: stage for stage in run_stages(config)}
-    after = {stage.name: stage for stage in on_federation(home, config)(list(before.values()))}
-    assert "refit" not in after
-    assert {name for name in after if after[name] != before[name]} == {"unigrams", "train_words", "train_pieces"}
-    assert not any(name.startswith("refit") for stage in after.values() for name in stage.inputs)
+    after = {stage.name: stage for stage in on_federation([home], config)(list(before.values()))}
+    assert list(after) == list(before)
+    assert {name for name in after if after[name].function != before[name].function} == ASKING
+    assert {name for name in after if digest(after[name].config) != digest(before[name].config)} == ASKING
+    for name in ASKING:
+        assert (after[name].inputs, after[name].outputs) == (before[name].inputs, before[name].outputs)
+
+
+def test_what_the_configuration_names_is_not_asked_of_devices(tmp_path: Path) -> None:
+    home, plain = make_folder(tmp_path / "fed", FederationConfig(tls=False)), RunConfig()
+    config = replace(
+        plain, unigrams=replace(plain.unigrams, counts="U.unigrams"), words=replace(plain.words, network="R_W"),
+        pieces=replace(plain.pieces, use=False), refit=replace(plain.refit, run=False),
+    )  # fmt: skip
+    before = run_stages(config)
+    assert on_federation([home], config)(before) == before
 
 
 @pytest.mark.parametrize(
-    ("masked_with", "devices", "clients", "line"),
-    [
-        (3, 2, 5, r"unigrams\.devices_per_round = 2 is less than the federation's masked_with = 3"),
-        (3, 5, 2, r"training\.clients_per_round = 2 is less than the federation's masked_with = 3"),
-    ],
+    ("section", "key"),
+    [("unigrams", "devices_per_round"), ("training", "clients_per_round"), ("refit", "devices_per_round")],
 )
-def test_rounds_too_small_to_be_masked_are_refused_at_once(
-    tmp_path: Path, masked_with: int, devices: int, clients: int, line: str
-) -> None:
-    home = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=masked_with))
-    plain = for_federation(RunConfig())
-    config = replace(
-        plain, unigrams=replace(plain.unigrams, devices_per_round=devices),
-        training=replace(plain.training, clients_per_round=clients),
-    )  # fmt: skip
+def test_rounds_too_small_to_be_masked_are_refused_at_once(tmp_path: Path, section: str, key: str) -> None:
+    home, plain = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=3)), RunConfig()
+    config = replace(plain, **{section: replace(getattr(plain, section), **{key: 2})})
+    line = rf"{section}\.{key} = 2 is less than the federation's masked_with = 3"
     with pytest.raises(FedgramError, match=line):
-        on_federation(home, config)(run_stages(config))
+        on_federation([home], config)(run_stages(config))
+    unmasked = make_folder(tmp_path / "plain", FederationConfig(tls=False, masked_with=0))
+    on_federation([unmasked], config)(run_stages(config))
 
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_one_federation_sent_does_not_count_for_another(tmp_path: Path, tls: bool) -> None:
-    config = for_federation(RunConfig())
+    config = RunConfig()
     for name in ("one", "other"):
         make_folder(tmp_path / name, FederationConfig(tls=tls))
-
-    def configs(name: str) -> list[str]:
-        return [digest(s.config) for s in on_federation(open_folder(tmp_path / name), config)(run_stages(config))]
-
-    differ = [a != b for a, b in zip(configs("one"), configs("other"), strict=True)]
     names = [stage.name for stage in run_stages(config)]
-    assert {n for n, d in zip(names, differ, strict=True) if d} == {"unigrams", "train_words", "train_pieces"}
+
+    def configs(*folders: str) -> list[str]:
+        homes = [open_folder(tmp_path / name) for name in folders]
+        return [digest(s.config) for s in on_federation(homes, config)(run_stages(config))]
+
+    for others in (("other",), ("one", "other")):
+        differ = [a != b for a, b in zip(configs("one"), configs(*others), strict=True)]
+        assert {n for n, d in zip(names, differ, strict=True) if d} == ASKING
     assert configs("one") == configs("one")
+
+
+def test_rounds_are_run_as_the_federation_says(tmp_path: Path) -> None:
+    rounds = RoundsConfig(
+        deadline=9.0, minimum=0.4, attempts=2, wait_seconds=8.0, wait_for=7, idle_seconds=6.0, batch=5
+    )
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=4, rounds=rounds))
+    plan, patience, masking = round_plan(home, 20, 1.2), patience_of(home), masking_of(home)
+    assert (plan.devices, plan.over_selection, plan.minimum, plan.attempts) == (20, 1.2, 8, 2)
+    assert round_plan(home, 5, 1.0).minimum == 4  # the fewest that may be summed
+    assert (patience.deadline, patience.wait_seconds, patience.idle_seconds) == (9.0, 8.0, 6.0)
+    assert (patience.wait_for, patience.batch) == (7, 5)
+    assert masking is not None
+    assert masking.min_devices == 4
+    assert masking_of(make_folder(tmp_path / "plain", FederationConfig(tls=False, masked_with=0))) is None

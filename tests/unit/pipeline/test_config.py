@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.core.errors import InputError
+from fedgram.fedavg.task import TrainingPlan
 from fedgram.neural.model import PRESETS
 from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsConfig, WordsPreset, read_run_config
 from fedgram.pipeline.strict_toml import digest, from_table, known_keys, to_toml
@@ -35,6 +36,12 @@ def test_defaults_are_the_papers() -> None:
     )
 
 
+def test_a_device_counts_once_and_moves_the_model_by_so_much_unless_told() -> None:
+    config = RunConfig()
+    assert config.unigrams.participations == 1
+    assert config.training.update_norm == TrainingPlan().update_norm == 1.0
+
+
 def test_values_and_their_types() -> None:
     config = from_table(
         tomllib.loads("seed = 7\n[unigrams]\nclip = 5\ndropout = 0.25\n[external]\nmin_count = [1, 1, 2]\n"), RunConfig
@@ -44,6 +51,8 @@ def test_values_and_their_types() -> None:
     assert config.external.min_count == (1, 1, 2)
     assert from_table({"unigrams": {"clip": math.inf}}, RunConfig).unigrams.clip == math.inf
     assert from_table({"refit": {"clip": math.inf}}, RunConfig).refit.clip == math.inf
+    assert from_table({"training": {"update_norm": math.inf}}, RunConfig).training.update_norm == math.inf
+    assert from_table({"unigrams": {"participations": 0}}, RunConfig).unigrams.participations == 0
     assert from_table({"clipping": {"thresholds": [1, math.inf]}}, RunConfig).clipping.thresholds == (1.0, math.inf)
 
 
@@ -62,6 +71,11 @@ def test_values_and_their_types() -> None:
         ("[training]\nclient_rate = inf", "training.client_rate must be a number above 0, not inf"),
         ("[training]\nclient_rate = nan", "training.client_rate must be a number above 0, not nan"),
         (f"[training]\nclient_rate = 1{'0' * 400}", "training.client_rate must be a number above 0, not 1000"),
+        ("[training]\nupdate_norm = 0", "training.update_norm must be a number above 0, not 0"),
+        ("[training]\nupdate_norm = nan", "training.update_norm must be a number above 0, not nan"),
+        ("[unigrams]\nparticipations = -1", "unigrams.participations must be a whole number at least 0, not -1"),
+        ("[unigrams]\nparticipations = inf", "unigrams.participations must be a whole number at least 0, not inf"),
+        ("[refit]\nsketch_bits = 29", "refit.sketch_bits must be a whole number from 4 to 28, not 29"),
         ("[pretraining]\nlearning_rate = inf", "pretraining.learning_rate must be a number above 0, not inf"),
         ("[refit]\nprior = inf", "refit.prior must be a number above 0, not inf"),
         ("[refit]\nclip = -inf", "refit.clip must be a number at least 1, not -inf"),

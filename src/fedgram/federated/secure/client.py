@@ -35,13 +35,14 @@ from fedgram.federated.validation import Reason, RefusedUpdateError
 
 
 class SecureClient:
-    """One device in one round. `vector` is asked for when the masked vector is due."""
+    """One device in one round. `about` is a digest of what the round computes; `vector` is asked for when it is due."""
 
     def __init__(
-        self, settings: SecureSettings, length: int, vector: Callable[[], LongArray],
+        self, settings: SecureSettings, length: int, vector: Callable[[], LongArray], *, about: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:  # fmt: skip
         self.settings, self.length, self._vector, self._entropy = settings, length, vector, entropy
+        self._about = about
         self._next = Kind.INVITATION
         self._nonce = self._seed = self._context = b""
         self._sealing = self._masking = KeyPair(bytes(KEY_BYTES))  # until the round begins
@@ -60,12 +61,13 @@ class SecureClient:
         return reply
 
     def _advertise(self, request: bytes) -> bytes:
-        nonce = messages.read_invitation(request, self.settings, self.length)
+        nonce = messages.read_invitation(request, self.settings, self.length, self._about)
         self._begin(nonce, *(self._entropy(KEY_BYTES) for _ in range(3)))
         return messages.keys(self._context, self._sealing.public, self._masking.public)
 
     def _begin(self, nonce: bytes, sealing: bytes, masking: bytes, seed: bytes) -> None:
-        self._nonce, self._context = nonce, messages.round_context(nonce, self.settings, self.length)
+        self._nonce = nonce
+        self._context = messages.round_context(nonce, self.settings, self.length, self._about)
         self._sealing, self._masking, self._seed = KeyPair(sealing), KeyPair(masking), seed
 
     def _share(self, request: bytes) -> bytes:
@@ -141,9 +143,11 @@ class SecureClient:
         return json.dumps([self._next, self._number, self._devices, secrets, tables]).encode()
 
     @classmethod
-    def restore(cls, saved: bytes, settings: SecureSettings, length: int, vector: Callable[[], LongArray]) -> Self:
+    def restore(
+        cls, saved: bytes, settings: SecureSettings, length: int, vector: Callable[[], LongArray], *, about: bytes = b""
+    ) -> Self:
         """The device as it was saved; whoever keeps the state must not bring back an old one."""
-        client = cls(settings, length, vector)
+        client = cls(settings, length, vector, about=about)
         due, client._number, client._devices, secrets, tables = json.loads(saved)
         client._next = Kind(due)
         client._begin(*map(bytes.fromhex, secrets))

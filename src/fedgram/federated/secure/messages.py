@@ -2,8 +2,10 @@
 
     FGSA  version  kind  context (32 bytes)  body  SHA-256 of all before it
 
-Numbers are little-endian. The context is a digest of the round's nonce, the settings and the vector's length: a message
-of another round, or between parties that do not agree, is refused. The checksum finds damage; that nobody on the way
+Numbers are little-endian. The context is a digest of what the round is about (its job, its number and what the server
+broadcasts), its nonce, the settings and the vector's length. A message of another round, or between parties that do not
+agree, is refused; keys are derived with the context, so that devices which were given different jobs cannot even read
+each other's shares. The checksum finds damage; that nobody on the way
 changes a message on purpose is the transport's duty (TLS).
 """
 
@@ -17,7 +19,7 @@ from fedgram.federated.secure.primitives import KEY_BYTES, TAG_BYTES
 from fedgram.federated.secure.settings import MAX_DEVICES, RefusedMessageError, SecureSettings
 from fedgram.federated.secure.shamir import SHARE_BYTES
 
-MAGIC, VERSION = b"FGSA", 1
+MAGIC, VERSION = b"FGSA", 2
 _HEAD, _SUM = 4 + 2 + 32, 32
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 _INVITATION = struct.Struct("<32sQIIdB")
@@ -31,10 +33,10 @@ class Kind(IntEnum):
     INVITATION, KEYS, NEIGHBOURS, SHARES, DELIVERY, MASKED, SURVIVORS, UNMASKING = range(1, 9)
 
 
-def round_context(nonce: bytes, settings: SecureSettings, length: int) -> bytes:
-    """What binds keys and messages to one round with these settings."""
-    about = _invitation(nonce, settings, length)
-    return hashlib.sha256(MAGIC + bytes([VERSION]) + about).digest()
+def round_context(nonce: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
+    """What binds keys and messages to one round with these settings; `about` is a digest of what is computed."""
+    invited = _invitation(nonce, settings, length)
+    return hashlib.sha256(MAGIC + bytes([VERSION]) + invited + hashlib.sha256(about).digest()).digest()
 
 
 def frame(kind: Kind, context: bytes, *body: bytes | memoryview) -> bytes:
@@ -63,7 +65,7 @@ def body_of(data: bytes, kind: Kind, context: bytes | None) -> memoryview:
     if found != kind:
         raise RefusedMessageError(f"a message is out of turn: {found.name.lower()} in place of {kind.name.lower()}")
     if context is not None and data[6:_HEAD] != context:
-        raise RefusedMessageError("a message is of another round, or of other settings")
+        raise RefusedMessageError("a message is of another round, job or broadcast, or of other settings")
     view = memoryview(data)
     if hashlib.sha256(view[:-_SUM]).digest() != data[-_SUM:]:
         raise RefusedMessageError("a message is damaged: it does not match its checksum")
@@ -76,17 +78,19 @@ def _invitation(nonce: bytes, settings: SecureSettings, length: int) -> bytes:
     )
 
 
-def invitation(nonce: bytes, settings: SecureSettings, length: int) -> bytes:
+def invitation(nonce: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
     """Server: a round begins."""
-    return frame(Kind.INVITATION, round_context(nonce, settings, length), _invitation(nonce, settings, length))
+    context = round_context(nonce, settings, length, about)
+    return frame(Kind.INVITATION, context, _invitation(nonce, settings, length))
 
 
-def read_invitation(data: bytes, settings: SecureSettings, length: int) -> bytes:
+def read_invitation(data: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
     """The round's nonce, if the server wants what this device is ready for."""
     body = body_of(data, Kind.INVITATION, None)
     nonce = bytes(body[:32])
     if len(body) != _INVITATION.size or body != _invitation(nonce, settings, length):
         raise RefusedMessageError("the server's settings, or the length of its vectors, are not this device's")
+    body_of(data, Kind.INVITATION, round_context(nonce, settings, length, about))
     return nonce
 
 

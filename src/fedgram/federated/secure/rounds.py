@@ -25,7 +25,7 @@ class Traffic:
 
 def sum_securely(
     settings: SecureSettings, length: int, vectors: Mapping[int, Callable[[], LongArray]], *,
-    leaving: Mapping[int, int] | None = None, traffic: Traffic | None = None,
+    about: bytes = b"", minimum: int = 0, leaving: Mapping[int, int] | None = None, traffic: Traffic | None = None,
     on_failure: Callable[[int, FedgramError], object] = lambda *_: None,
     entropy: Callable[[int], bytes] = os.urandom,
 ) -> SecureSum:  # fmt: skip
@@ -35,8 +35,11 @@ def sum_securely(
     `AbandonedRoundError` where too few stay.
     """
     leaving, traffic = leaving or {}, traffic or Traffic()
-    server = SecureServer(settings, length, entropy)
-    clients = {device: SecureClient(settings, length, vector, entropy) for device, vector in vectors.items()}
+    server = SecureServer(settings, length, about=about, minimum=minimum, entropy=entropy)
+    clients = {
+        device: SecureClient(settings, length, vector, about=about, entropy=entropy)
+        for device, vector in vectors.items()
+    }
     requests = server.begin(clients)
     for step in range(STEPS):
         for device, request in requests.items():

@@ -41,12 +41,19 @@ class SecureSum:
 
 
 class SecureServer:
-    """The server in one round. Devices are named by the whole numbers that the transport knows them by."""
+    """The server in one round. Devices are named by the whole numbers that the transport knows them by.
 
-    def __init__(self, settings: SecureSettings, length: int, entropy: Callable[[int], bytes] = os.urandom) -> None:
-        self.settings, self.length = settings, length
+    `about` is a digest of what the round computes. With fewer than `minimum` vectors nothing is unmasked.
+    """
+
+    def __init__(
+        self, settings: SecureSettings, length: int, *, about: bytes = b"", minimum: int = 0,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:  # fmt: skip
+        self.settings, self.length, self._about = settings, length, about
+        self._minimum = max(minimum, settings.min_devices)
         self._nonce, self._order_seed, self._probe = entropy(32), entropy(16), KeyPair(entropy(32))
-        self._context = messages.round_context(self._nonce, settings, length)
+        self._context = messages.round_context(self._nonce, settings, length, about)
         self._due: Kind | None = None
         self._waiting: set[int] = set()
         self._asked: set[int] = set()
@@ -75,7 +82,8 @@ class SecureServer:
         if len(self._asked) > MAX_DEVICES:
             raise AbandonedRoundError(f"a secure round has at most {MAX_DEVICES} devices, not {len(self._asked)}")
         self._due, self._waiting = Kind.KEYS, set(self._asked)
-        return dict.fromkeys(sorted(self._asked), messages.invitation(self._nonce, self.settings, self.length))
+        invitation = messages.invitation(self._nonce, self.settings, self.length, self._about)
+        return dict.fromkeys(sorted(self._asked), invitation)
 
     def receive(self, device: int, answer: bytes) -> None:
         """Take a device's answer to the step that is going on; one answer each."""
@@ -116,8 +124,8 @@ class SecureServer:
         return AbandonedRoundError(self._abandoned)
 
     def _demand(self, devices: int, did: str) -> None:
-        if devices < self.settings.min_devices:
-            raise self._abandon(f"{devices} devices {did}, {self.settings.min_devices} are needed")
+        if devices < self._minimum:
+            raise self._abandon(f"{devices} devices {did}, {self._minimum} are needed")
 
     def _demand_neighbours(self, devices: set[int], left: set[int], did: str) -> None:
         """Nobody could take the masks off a device that has fewer neighbours left than the threshold."""
@@ -198,6 +206,11 @@ class SecureServer:
             self._shares[j][number + 1] = int.from_bytes(share, "big")
 
     @property
+    def opened(self) -> frozenset[int]:
+        """The devices whose vectors can be in a sum that is known: none before shares were asked for."""
+        return frozenset(self._device[i] for i in self._reported) if self._shares else frozenset()
+
+    @property
     def can_unmask(self) -> bool:
         """Whether enough shares are there, so that nobody needs to be waited for."""
         return bool(self._shares) and all(len(shares) >= self._threshold for shares in self._shares.values())
@@ -219,9 +232,6 @@ class SecureServer:
                     agreed = left.agree(self._keys[j][KEY_BYTES:])
                     add_mask(words, derive(agreed, self._context, b"pair mask"), -1 if j < i else 1)
         vector = signed(words, self.settings.width(len(self._device)))
-        limit = len(self._reported) << self.settings.value_bits
-        if len(vector) and not (int(vector.max()) < limit and int(vector.min()) > -limit):
-            raise self._abandon("the sum is larger than what the devices may send")
         self._abandoned = "this round's sum was given out already"
         return SecureSum(vector, tuple(sorted(self._device[i] for i in self._reported)))
 

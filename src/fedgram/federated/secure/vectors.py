@@ -1,5 +1,6 @@
 """An update as the one vector of whole numbers that is masked: all its vectors and its weight, in fixed point."""
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,14 +18,19 @@ def vector_length(size: Mapping[str, int]) -> int:
 def update_to_vector(task: FederatedTask[State], update: Update) -> LongArray:
     """What a device masks, rounded as the plain sum rounds it; an update out of bounds is refused."""
     own = Total.zero(task.size, task.bits)
-    own.check(update)
-    task.bounds.check(update.values, update.weight)
-    own.add_checked(update)
+    own.add(update, task.bounds)
     return np.concatenate([*own.arrays.values(), np.array([own.weight], np.int64)])
 
 
 def total_from_sum(task: FederatedTask[State], found: SecureSum) -> Total:
-    """The round's total: the very integers of the plain sum."""
+    """The integers of the plain sum; refused if devices within the bounds cannot have made them."""
     ends = np.cumsum(list(task.size.values()))
     *parts, (weight,) = np.split(found.vector, ends)
-    return Total(task.bits, dict(zip(task.size, parts, strict=True)), int(weight), len(found.devices))
+    total = Total(task.bits, dict(zip(task.size, parts, strict=True)), int(weight), len(found.devices))
+    total.check(task.bounds)
+    return total
+
+
+def round_digest(job: str, round_number: int, broadcast: str) -> bytes:
+    """What a masked round is about: the digests of its job and of what the server broadcasts, and its number."""
+    return hashlib.sha256(f"{job} {round_number} {broadcast}".encode()).digest()

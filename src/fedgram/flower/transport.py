@@ -1,7 +1,7 @@
-"""Devices as the server sees them: whom it can reach, what it sends, what comes back.
+"""Requests to nodes and their replies: whom a server can reach, what it sends, what comes back.
 
-`Fleet` is all that rounds need of a transport. Behind it stands Flower's Grid (`grid_fleet.py`) or, in tests, a handful
-of devices in this process.
+`Transport` is all that rounds over a network need. Behind it stands Flower's Grid (`grid_transport.py`) or, in tests, a
+handful of devices in this process.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ class Lost(FedgramError):
     """The transport itself failed, as when the SuperLink dies; what was going on may be tried over another one."""
 
 
-class Fleet(Protocol):
+class Transport(Protocol):
     """A transport; any of its methods may raise `Lost`."""
 
     def nodes(self) -> Mapping[int, str]:

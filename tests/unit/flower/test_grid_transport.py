@@ -1,4 +1,4 @@
-"""The fleet behind a Grid: a reply that stops half-way holds nobody up, and replies reach whoever asked."""
+"""The transport over a Grid: a reply that stops half-way holds nobody up, and replies reach whoever asked."""
 
 import threading
 import time
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedgram.flower.fleet import Reply
-from fedgram.flower.grid_fleet import GridFleet, from_records, to_records
+from fedgram.flower.grid_transport import GridTransport, from_records, to_records
+from fedgram.flower.transport import Reply
 
 
 class Announced:
@@ -17,7 +17,7 @@ class Announced:
         self.metadata = type("Metadata", (), {"reply_to_message_id": name, "message_id": f"reply {name}"})
 
 
-class SlowFleet(GridFleet):
+class SlowTransport(GridTransport):
     """Replies are there from the start; those named slow never become whole."""
 
     def __init__(self, names: list[str], slow: set[str]) -> None:
@@ -38,19 +38,19 @@ class SlowFleet(GridFleet):
 def test_replies_that_stop_half_way_hold_nobody_up() -> None:
     names = [str(k) for k in range(200)]
     slow = {"3", "77", "120"}
-    fleet = SlowFleet(list(names), slow)
+    transport = SlowTransport(list(names), slow)
     waiting, came = set(names), list[str]()
     until = time.monotonic() + 30
     while len(came) < len(names) - len(slow) and time.monotonic() < until:
-        replies = fleet.poll(sorted(waiting), most=16)
+        replies = transport.poll(sorted(waiting), most=16)
         assert len(replies) <= 16
-        assert len(fleet._fetching) + len(fleet._ready) <= 16
+        assert len(transport._fetching) + len(transport._ready) <= 16
         for reply in replies:
             waiting.remove(reply.request)
             came.append(reply.request)
     assert waiting == slow
     assert len(came) == len(set(came))
-    fleet.never.set()
+    transport.never.set()
 
 
 @pytest.mark.parametrize("size", [0, 10, 1 << 19])

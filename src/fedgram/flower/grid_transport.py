@@ -1,4 +1,4 @@
-"""A fleet behind Flower's Grid: requests and replies as messages, with what they carry as bytes by name.
+"""A transport over Flower's Grid: requests and replies as messages, with what they carry as bytes by name.
 
 Flower makes a request over HTTP of every record, so little content goes as one record; much goes as arrays, which
 Flower sends in chunks that are tried again one by one.
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedgram.flower.fleet import Content, Lost, Reply, Request
+from fedgram.flower.transport import Content, Lost, Reply, Request
 
 _PATIENCE = 120.0  # seconds for a reply that has been announced
 _FORGOTTEN = 60.0  # seconds after which a reply is dropped that nobody asks for any more
@@ -55,8 +55,8 @@ def _reaching() -> Iterator[None]:
         raise Lost(f"the SuperLink cannot be reached ({type(error).__name__})") from error
 
 
-class GridFleet:
-    """A `Fleet` over a Grid."""
+class GridTransport:
+    """A `Transport` over a Grid."""
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid

@@ -1,0 +1,60 @@
+"""A federated task of one's own: the mean length of messages, from devices that send two clipped sums each.
+
+Run it with `python examples/message_length.py`. Devices of a federation find it by its name, if the package that holds
+it is installed there and says in its pyproject.toml:
+
+    [project.entry-points."fedgram.tasks"]
+    message-length = "message_length:MessageLength"
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedgram.core.arrays import IntArray
+from fedgram.core.random import Stream
+from fedgram.core.storage import Record
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.counting import CountingTask
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.simulation import SimulatedFleet
+from fedgram.federated.task import Update
+from fedgram.federated.validation import NormLimit, UpdateBounds
+from fedgram.text.population import ClientDataset, population_from_messages
+from fedgram.text.synthetic import SyntheticPopulation
+
+LONGEST = 50  # words of a message that count
+
+
+class MessageLength(CountingTask):
+    """Words and messages, of at most `most` messages per device."""
+
+    name, size = "message-length", {"words": 1, "messages": 1}
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        limits = NormLimit(("messages",), most, order=1), NormLimit(("words",), LONGEST * most, order=1)
+        self.bounds = UpdateBounds(weight=1.0, norms=limits, non_negative=True)
+
+    def settings(self) -> Record:
+        return Record({"most": self.most})
+
+    @classmethod
+    def from_settings(cls, settings: Record) -> "MessageLength":
+        return cls(int(settings.fields["most"]))
+
+    def encode(self, words: Sequence[str]) -> IntArray:
+        return np.ones(len(words), np.int32)  # which words they are does not matter
+
+    def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
+        lengths = np.minimum(np.diff(data.sentences.offsets)[: self.most], LONGEST)
+        return Update.dense({"words": np.array([lengths.sum()], float), "messages": np.array([len(lengths)], float)}, 1)
+
+
+if __name__ == "__main__":
+    people = population_from_messages(SyntheticPopulation("en_us", seed=1).rows(40))
+    job = Job(MessageLength(most=100), seed=7, participations=1)
+    run = run_rounds(job, SimulatedFleet(job, people, people.clients()), RunOptions(None, RoundPlan(10)))
+    words, messages = (int(run.state[name][0]) for name in ("words", "messages"))
+    print(f"{words / messages:.2f} words per message, of {run.progress.tally.reports} devices")

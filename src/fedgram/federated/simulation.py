@@ -1,0 +1,202 @@
+"""A fleet of simulated devices: some clients of a population, in this process or shared by several.
+
+Updates are computed device by device with the task's `client_update`, or in batches where the task offers them. With
+masking they are computed device by device, and go through the same protocol and bytes as over a network. A part of the
+invited devices drops out, by the seed.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fedgram.core.arrays import LongArray
+from fedgram.core.errors import FedgramError
+from fedgram.core.random import stream
+from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
+from fedgram.federated.intake import Intake
+from fedgram.federated.job import Job
+from fedgram.federated.secure.rounds import MASKED_STEP, Traffic, sum_securely
+from fedgram.federated.secure.settings import AbandonedRoundError
+from fedgram.federated.secure.vectors import round_digest, total_from_sum, update_to_vector, vector_length
+from fedgram.federated.task import BatchedTask, Member, Total, device_stream
+from fedgram.federated.validation import Reason, RefusedUpdateError
+from fedgram.federated.wire import record_to_bytes, update_to_bytes
+from fedgram.text.population import Population
+
+_HEAD_START = 0.02  # seconds
+
+
+class Ranks(Protocol):
+    """Several processes that run the same rounds together, each with a share of the devices."""
+
+    @property
+    def rank(self) -> int:
+        """Which one this is."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def sum(self, arrays: Sequence[LongArray]) -> list[LongArray]:
+        """The sums of integer arrays over all of them."""
+
+
+class _Alone(NamedTuple):
+    rank: int = 0
+    size: int = 1
+
+    def sum(self, arrays: Sequence[LongArray]) -> list[LongArray]:
+        return list(arrays)
+
+
+class SimulatedFleet:
+    """Clients of a population as the devices of a job.
+
+    `dropout` is the share of invited devices that never report. `batched` uses the task's batches if it has them;
+    `as_bytes` sends updates through their bytes, so that their sizes are known.
+    """
+
+    def __init__(
+        self, job: Job[Any], population: Population, clients: LongArray, *, dropout: float = 0.1, batched: bool = True,
+        as_bytes: bool = False, ranks: Ranks | None = None,
+    ) -> None:  # fmt: skip
+        if not len(clients):
+            raise FedgramError("the population has no clients to ask; check the split")
+        if not 0.0 <= dropout < 1.0:
+            raise FedgramError(f"the dropout rate must lie in [0, 1), not {dropout}")
+        self._job, self._population, self._clients, self._dropout = job, population, clients, dropout
+        self._codes = job.task.encode(population.words)
+        self._batched = batched and isinstance(job.task, BatchedTask)
+        self._as_bytes, self._ranks = as_bytes, ranks or _Alone()
+        self._foreseen: dict[int, tuple[LongArray, Future[Sequence[Any]]]] = {}
+        self._pool = ThreadPoolExecutor(1) if self._batched else None
+
+    def devices(self, wanted: int, spent: LongArray) -> LongArray:  # noqa: ARG002
+        """All clients that are not spent."""
+        return np.setdiff1d(self._clients, spent, assume_unique=True) if len(spent) else self._clients
+
+    def prepare(self, call: RoundCall) -> None:
+        """Put the next round's devices into batches while this one is computed."""
+        if self._pool is not None and call.masking is None:
+            self._foreseen[call.number] = call.order, self._pool.submit(self._batches_ahead, call)
+
+    def collect(self, call: RoundCall) -> RoundSum:
+        """The sum of the devices that stay."""
+        reporting, missing, tally = self._cohort(call)
+        if call.masking is not None:
+            return self._sum_masked(call, reporting, missing, tally)
+        return self._sum_plain(call, reporting, tally)
+
+    def _cohort(self, call: RoundCall) -> tuple[LongArray, LongArray, Tally]:
+        """Whose reports count, who was invited in vain, and how many dropped out or came too late."""
+        invited = call.order[: call.plan.invited]
+        rng = stream(self._job.seed, "dropout", call.number, call.attempt)
+        stays = rng.random(len(invited)) >= self._dropout
+        reports = invited[stays]
+        counted, late = reports[: call.plan.devices], reports[call.plan.devices :]
+        tally = Tally(asked=len(invited), late=len(late))
+        if dropped := len(invited) - len(reports):
+            tally.failed["dropped out"] = dropped
+        return counted, np.concatenate([invited[~stays], late]), tally
+
+    def _member(self, call: RoundCall, device: int) -> Member:
+        data = self._population.load(device, self._codes)
+        return Member(device, data, device_stream(self._job.seed, call.number, device))
+
+    def _batches(self, call: RoundCall) -> Sequence[Any]:
+        reporting, _, _ = self._cohort(call)
+        task: Any = self._job.task
+        batches: Sequence[Any] = task.batches([self._member(call, device) for device in reporting.tolist()])
+        return batches
+
+    def _batches_ahead(self, call: RoundCall) -> Sequence[Any]:
+        """The batches of a round to come; the present one first gets its own work under way, undisturbed."""
+        time.sleep(_HEAD_START)
+        return self._batches(call)
+
+    def _prepared(self, call: RoundCall) -> Sequence[Any]:
+        """The call's batches, made ahead of time if it was foreseen."""
+        order, batches = self._foreseen.pop(call.number, (None, None))
+        if order is not None and batches is not None and call.attempt == 0 and np.array_equal(order, call.order):
+            return batches.result()
+        return self._batches(call)
+
+    def _sum_plain(self, call: RoundCall, reporting: LongArray, tally: Tally) -> RoundSum:
+        intake = Intake(self._job.task, reporting.tolist())
+        rank, size = self._ranks.rank, self._ranks.size
+        if self._batched:
+            task: Any = self._job.task
+            task.client_updates(call.broadcast, self._prepared(call)[rank::size], intake)
+        else:
+            for device in reporting[rank::size].tolist():
+                member = self._member(call, device)
+                update = self._job.task.client_update(call.broadcast, member.data, member.rng)
+                report = update_to_bytes(update) if self._as_bytes else update
+                tally.bytes_received += len(report) if isinstance(report, bytes) else 0
+                intake.offer(device, report)
+        return self._joined(intake, reporting, tally)
+
+    def _joined(self, intake: Intake, reporting: LongArray, tally: Tally) -> RoundSum:
+        """What all ranks have together."""
+        total, reasons = intake.total, list(Reason)
+        seen = np.isin(reporting, np.fromiter(intake.seen, np.int64, len(intake.seen))).astype(np.int64)
+        numbers = [
+            total.weight,
+            total.devices,
+            intake.empty,
+            tally.bytes_received,
+            *(intake.refused[r] for r in reasons),
+        ]
+        *arrays, seen, summed = self._ranks.sum([*total.arrays.values(), seen, np.array(numbers, np.int64)])
+        weight, devices, tally.empty, tally.bytes_received, *refused = summed.tolist()
+        tally.refused.update({str(r): n for r, n in zip(reasons, refused, strict=True) if n})
+        tally.reports = devices
+        joined = Total(total.bits, dict(zip(total.arrays, arrays, strict=True)), weight, devices)
+        return RoundSum(joined, reporting[seen > 0], tally)
+
+    def _sum_masked(self, call: RoundCall, reporting: LongArray, missing: LongArray, tally: Tally) -> RoundSum:
+        if self._ranks.size > 1:
+            raise FedgramError("secure aggregation is simulated by one process; use one worker")
+        assert call.masking is not None
+        task, refused = self._job.task, list[int]()
+
+        def vector_of(device: int) -> Callable[[], LongArray]:
+            def vector() -> LongArray:
+                member = self._member(call, device)
+                return update_to_vector(task, task.client_update(call.broadcast, member.data, member.rng))
+
+            return vector
+
+        def on_failure(device: int, error: FedgramError) -> None:
+            if not isinstance(error, RefusedUpdateError):
+                raise error
+            tally.refused[str(error.reason)] += 1
+            refused.append(device)
+
+        drawn = stream(self._job.seed, "leaving", call.number, call.attempt).integers(0, MASKED_STEP + 1, len(missing))
+        leaving = dict(zip(missing.tolist(), drawn.tolist(), strict=True))
+        vectors = {device: vector_of(device) for device in (*reporting.tolist(), *leaving)}
+        traffic = Traffic()
+        broadcast = hashlib.sha256(record_to_bytes(call.broadcast)).hexdigest()
+        about = round_digest(self._job.digest, call.number, broadcast)
+        try:
+            found = sum_securely(
+                call.masking, vector_length(task.size), vectors, about=about, minimum=call.plan.minimum,
+                leaving=leaving, traffic=traffic, on_failure=on_failure,
+            )  # fmt: skip
+        except AbandonedRoundError as why:
+            problem = str(why).removeprefix("the round is abandoned: ")
+            raise Abandoned(problem, tally, np.array(sorted(refused), np.int64)) from None
+        finally:
+            tally.bytes_received, tally.bytes_sent = traffic.up, traffic.down
+        devices = np.array(sorted({*found.devices, *refused}), np.int64)
+        try:
+            total = total_from_sum(task, found)
+        except RefusedUpdateError as why:
+            raise Abandoned(str(why), tally, devices) from None
+        tally.reports = total.devices
+        return RoundSum(total, devices, tally)

@@ -1,0 +1,77 @@
+"""What a device remembers of its own participation, so that no two sums of a job differ by its update alone.
+
+For a job with a limit the device notes, before anything leaves it, how often it has taken part (`spent`). A plain
+report may be sent again in the same round with the same broadcast, as it is the same report. A masked vector that was
+sent, but whose sum this device did not help to unmask, is `open`: it does not count, so that an abandoned round can be
+tried again, a few times.
+A device that has given out shares, which unmask a sum, has taken part.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgram.core.storage import atomic_write
+
+TOOK_PART = "took part already"  # what a device says that does not take part again
+MOST_OPEN = 8  # masked vectors of one participation that may be sent in vain
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """How often a device took part in a job, in which round and with which broadcast last, and how many masked vectors
+    are open.
+    """
+
+    spent: int = 0
+    round: int = 0
+    broadcast: str = ""
+    open: int = 0
+
+
+class Participations:
+    """The participations of a device by job, in a file of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def of(self, job: str) -> Participation:
+        """What is noted for a job."""
+        return Participation(**self._read().get(job, {}))
+
+    def may_report(self, job: str, round_number: int, broadcast: str, limit: int | None) -> bool:
+        """Whether a plain report may be sent; `broadcast` is the digest of what it answers."""
+        noted = self.of(job)
+        return limit is None or noted.spent < limit or (noted.round, noted.broadcast) == (round_number, broadcast)
+
+    def may_mask(self, job: str, limit: int | None) -> bool:
+        """Whether a masked vector may be sent."""
+        noted = self.of(job)
+        return limit is None or (noted.spent < limit and noted.open < MOST_OPEN)
+
+    def reported(self, job: str, round_number: int, broadcast: str) -> None:
+        """Note a plain report; the same one counts once."""
+        noted = self.of(job)
+        if (noted.round, noted.broadcast) != (round_number, broadcast) or not noted.spent:
+            self._write(job, Participation(noted.spent + 1, round_number, broadcast))
+
+    def masked(self, job: str, round_number: int) -> None:
+        """Note a masked vector."""
+        noted = self.of(job)
+        self._write(job, Participation(noted.spent, round_number, open=noted.open + 1))
+
+    def unmasked(self, job: str, round_number: int) -> None:
+        """Note that this device helps to unmask a sum that it is in."""
+        self._write(job, Participation(self.of(job).spent + 1, round_number))
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        if not self._path.is_file():
+            return {}
+        noted: dict[str, dict[str, Any]] = json.loads(self._path.read_text("utf-8"))
+        return noted
+
+    def _write(self, job: str, noted: Participation) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with atomic_write(self._path) as file:
+            file.write(json.dumps({**self._read(), job: asdict(noted)}).encode())
