@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ import httpx
 import pytest
 
 from fedgram.core.errors import FedgramError
+from fedgram.core.storage import Record
 from fedgram.federated.cohort import RoundPlan
-from fedgram.federated.job import Job
+from fedgram.federated.job import Job, find_task
 from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.flower.control import is_up
 from fedgram.flower.folder import Folder, open_folder
@@ -29,7 +32,7 @@ from fedgram.flower.remote_fleet import Patience
 from fedgram.flower.served_fleet import ServedFleet
 from fedgram.flower.stages import masking_of
 from fedgram.flower.store import open_store
-from fedgram.text.population import write_messages
+from fedgram.text.population import open_population, write_messages
 from fedgram.text.synthetic import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
@@ -151,10 +154,13 @@ def without_bytes(story: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)
 def test_a_federation_learns_what_one_process_learns(
-    tmp_path: Path, fedgram: Callable[..., Any], refused: Callable[..., str]
+    tmp_path: Path, fedgram: Callable[..., Any], refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Masked unigrams, FedAvg and the refit, with the bits of the simulation; then a device is killed in a round."""
+    """Masked unigrams, FedAvg and the refit, with the bits of the simulation; then a task of one's own, and a device
+    that is killed in a round.
+    """
     stores, home_path = tmp_path / "devices", tmp_path / "fed"
+    register_example(tmp_path / "plugin", monkeypatch)
     write_text(tmp_path)
     assert fedgram("federation", "devices", tmp_path / "users.parquet", "-o", stores, "--json")["devices"] == 3
     home = set_up(home_path, fedgram=fedgram)
@@ -181,6 +187,7 @@ def test_a_federation_learns_what_one_process_learns(
                 rounds = 1 + 2 + 3  # of unigrams, of FedAvg, and of the refit's passes: pairs, n-grams, longer ones
                 assert (status["rounds_committed"], status["totals"]["reports"]) == (rounds, 3 * rounds)
                 assert {"ngrams.limits", "ngrams.words"} <= status["parts"].keys()
+                a_task_of_ones_own_runs(home, tmp_path / "own", tmp_path / "users.parquet")
                 a_round_is_tried_again(home, tmp_path / "killed", last, stores / f"{third}.sqlite")
             finally:
                 end(last, seconds=1)
@@ -192,6 +199,31 @@ def test_a_federation_learns_what_one_process_learns(
     for name in told:
         story = [json.loads((tmp_path / workspace / name).read_text()) for workspace in ("federated", "alone")]
         assert without_bytes(story[0]) == without_bytes(story[1])
+
+
+def register_example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example's task, as a package of its own would: a module, and an entry point that names its class."""
+    about = folder / "message_length-1.0.dist-info"
+    about.mkdir(parents=True)
+    shutil.copy(Path(__file__).parents[2] / "examples" / "message_length.py", folder)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: message-length\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[fedgram.tasks]\nmessage-length = message_length:MessageLength\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def a_task_of_ones_own_runs(home: Folder, work: Path, users: Path) -> None:
+    """The example's task over Flower, masked, and in this process, masked and not: the same sums."""
+    job: Job[Any] = Job(find_task("message-length").from_settings(Record({"most": 100})), 3, participations=1)
+    options = RunOptions(None, RoundPlan(3, 1.0, 3), masking_of(home))
+    with ServedFleet(home, work, job, Patience(deadline=60, idle_seconds=0)).working(None) as fleet:
+        ours = run_rounds(job, fleet, options).state
+    people = open_population(users)
+    for masking in (None, masking_of(home)):
+        fleet_here = SimulatedFleet(job, people, people.clients("train"), dropout=0.0)
+        alone = run_rounds(job, fleet_here, RunOptions(None, RoundPlan(3, 1.0, 3), masking)).state
+        assert {name: int(ours[name][0]) for name in ours} == {name: int(alone[name][0]) for name in alone}
+    assert ours["words"][0] > ours["messages"][0] > 0
 
 
 def a_round_is_tried_again(home: Folder, work: Path, running: "subprocess.Popen[bytes]", store: Path) -> None:
