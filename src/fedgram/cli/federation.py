@@ -227,7 +227,8 @@ def status_command(folder: str, as_json: bool) -> None:
 @click.option("--whitelist", help="Words that devices may report, lower-case, one a line.")
 @click.option(
     "--shard", "shards", multiple=True, metavar="DIR", type=click.Path(path_type=Path),
-    help="Folder of a further server, whose devices share the rounds; may be given several times.",
+    help="A further server that shares the rounds: its federation's folder, or a folder shared with its machine "
+    "(see `federation collect`). May be given several times.",
 )  # fmt: skip
 @running_options
 def run_command(
@@ -239,16 +240,43 @@ def run_command(
     server was killed; after a change, only the affected stages run again. With --shard several servers collect a share
     of every round each, and their sums are added.
     """
-    from fedgram.flower.folder import open_folder
+    from fedgram.flower.folder import CONFIG, open_folder
     from fedgram.flower.processes import require_flower, wait_until_served
-    from fedgram.flower.stages import on_federation
+    from fedgram.flower.stages import Servers, on_federation
     from fedgram.pipeline.config import read_run_config
 
     require_flower()
-    homes = [open_folder(path) for path in (Path(folder), *shards)]
+    home = open_folder(folder)
+    others = tuple(open_folder(path) if (path / CONFIG).is_file() else _shared_folder(path) for path in shards)
     given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
     read = read_run_config(config, given)
     if not options["dry_run"]:
-        for home in homes:
-            wait_until_served(home, seconds=30)
-    execute(read, workspace, as_json=as_json, change=on_federation(homes, read), **options)
+        for near in (home, *(other for other in others if not isinstance(other, Path))):
+            wait_until_served(near, seconds=30)
+    execute(read, workspace, as_json=as_json, change=on_federation(Servers(home, others), read), **options)
+
+
+def _shared_folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise InputError(path, "is neither a federation's folder nor a folder that is shared", remedy="check --shard")
+    return path
+
+
+@group.command("collect")
+@folder_argument
+@click.argument("shared", metavar="SHARED", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def collect_command(folder: str, shared: Path) -> None:
+    """Collect a share of the rounds of a run on another machine, until stopped.
+
+    SHARED is a folder that both machines can write to, for instance over NFS. Run this beside `federation serve`; the
+    other machine runs `fedgram federation run … --shard SHARED`. Only sums pass through SHARED.
+    """
+    from fedgram.flower.folder import open_folder
+    from fedgram.flower.keeper import keep_collecting
+    from fedgram.flower.processes import require_flower, wait_until_served
+
+    require_flower()
+    home = open_folder(folder)
+    wait_until_served(home, seconds=30)
+    click.echo(f"collecting for runs in {shared}; stop it with Ctrl-C", err=True)
+    keep_collecting(home, shared)

@@ -4,7 +4,10 @@ It holds nothing that could be lost: a sum is in memory alone until it is in the
 the run's business. Should it be killed, the next one finds the call that has no answer.
 """
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from fedgram.flower.remote_fleet import RemoteFleet
 from fedgram.flower.transport import Lost, Transport
 
 _LOOK, _SHOW = 0.05, 0.5  # seconds between looks at the folder, and between looks at who is there
+_SIGN = 2.0  # seconds between signs of life
 
 
 def serve_rounds(work: Path, transport: Transport) -> None:
@@ -26,11 +30,11 @@ def serve_rounds(work: Path, transport: Transport) -> None:
     Whatever goes wrong is written down, so that nobody starts it again in vain; all but the loss of the transport.
     """
     exchange = Exchange(work)
-    with locked(work, seconds=120):
+    with locked(work, seconds=120), _signs_of_life(exchange):
         journal = None
         try:
             order, job = exchange.read_order()
-            journal = Journal(Path(order.journal), job.task.name, order.rounds)
+            journal = Journal(Path(order.journal or work / "journal"), job.task.name, order.rounds)
             journal.tell("run began", {"rounds": order.rounds, "job": job.digest, "parts": job.parts()})
             _Collector(exchange, RemoteFleet(transport, job, order.patience, tell=journal.tell), journal).serve()
         except Lost:
@@ -41,6 +45,25 @@ def serve_rounds(work: Path, transport: Transport) -> None:
             if journal is not None:
                 journal.tell("run failed", {"why": why})
             raise
+
+
+@contextmanager
+def _signs_of_life(exchange: Exchange) -> Iterator[None]:
+    """Give signs of life, also while a round is collected, for a run on another machine."""
+    ended = threading.Event()
+
+    def give() -> None:
+        while not ended.wait(_SIGN):
+            with suppress(OSError):
+                exchange.give_sign_of_life()
+
+    with suppress(OSError):
+        exchange.give_sign_of_life()
+    threading.Thread(target=give, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 class _Collector:

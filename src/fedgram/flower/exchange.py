@@ -6,12 +6,14 @@
     sum-J-R-A                  the answer to a call: a sum, or why there is none               by the ServerApp
     done                       the job is over                                                  by the run
     failed.json                why the ServerApp cannot go on                                   by the ServerApp
+    alive                      a number that rises as long as a ServerApp works here            by the ServerApp
 
 Every file appears whole or not at all. There is one call at a time. A sum that was written is never collected again:
 should the run be killed before it commits the round, it finds the sum there when it resumes.
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +32,7 @@ from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Total
 from fedgram.flower.remote_fleet import Patience
 
-ORDER, JOB, DEVICES, DONE, FAILED = "order.json", "job", "devices", "done", "failed.json"
+ORDER, JOB, DEVICES, DONE, FAILED, ALIVE = "order.json", "job", "devices", "done", "failed.json", "alive"
 CALL, SUM, PRESENT, VERSION = "round-call", "round-sum", "devices-present", 1
 
 
@@ -124,6 +126,23 @@ class Exchange:
             return self.is_done or (self.folder / ORDER).read_bytes() != self._order
         except FileNotFoundError:
             return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run has opened a job here that is neither over nor failed."""
+        return (self.folder / ORDER).exists() and not self.is_done and self.failure() is None
+
+    def give_sign_of_life(self) -> None:
+        """Say that a ServerApp works here."""
+        with atomic_write(self.folder / ALIVE, durable=False) as file:
+            file.write(str(time.time_ns()).encode())
+
+    def sign_of_life(self) -> str:
+        """The last sign; "" if there is none."""
+        try:
+            return (self.folder / ALIVE).read_text("ascii", "replace")
+        except OSError:
+            return ""
 
     def fail(self, why: str) -> None:
         """Say why the ServerApp cannot go on."""

@@ -7,7 +7,7 @@ the devices of the federation are.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
@@ -38,22 +38,39 @@ from fedgram.text.population import open_population
 from fedgram.text.unigrams import write_unigrams
 from fedgram.text.vocabulary import read_vocabulary
 
-_SHARD_AWAY = 30.0  # seconds after which a round goes on without a server that is away
+_AWAY, _SHARD_AWAY = 600.0, 30.0  # seconds that a server may be away, and until a round goes on without one of several
 
 
-def on_federation(folders: list[Folder], config: RunConfig) -> Callable[[list[Stage]], list[Stage]]:
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The server of a run, whose settings count for all, and others that share its rounds.
+
+    Another server is that of a federation's folder on this machine; or it works on another machine, in a folder that
+    both share (`fedgram federation collect`).
+    """
+
+    home: Folder
+    others: tuple[Folder | Path, ...] = ()
+
+    @property
+    def all(self) -> tuple[Folder | Path, ...]:
+        """Every server."""
+        return self.home, *self.others
+
+
+def on_federation(servers: Servers, config: RunConfig) -> Callable[[list[Stage]], list[Stage]]:
     """What puts federations in the place of the simulation, where the configuration names no file instead.
 
-    Several servers share the devices of a round; all have the settings of the first.
+    Several servers share the rounds; the settings of the first count.
     """
     functions: dict[str, Callable[[Work], None]] = {
-        "refit": lambda work: refit(work, folders, config.refit, config.budget, config.seed)
+        "refit": lambda work: refit(work, servers, config.refit, config.budget, config.seed)
     }
     if config.unigrams.counts is None:
-        functions["unigrams"] = lambda work: unigrams(work, folders, config.unigrams, config.seed)
+        functions["unigrams"] = lambda work: unigrams(work, servers, config.unigrams, config.seed)
     for what, name, given in (("words", "R_W", config.words.network), ("pieces", "R_P", config.pieces.network)):
         if given is None:
-            functions[f"train_{what}"] = _training(folders, config, name)
+            functions[f"train_{what}"] = _training(servers, config, name)
 
     def change(stages: list[Stage]) -> list[Stage]:
         asking = functions.keys() & {stage.name for stage in stages}
@@ -64,9 +81,9 @@ def on_federation(folders: list[Folder], config: RunConfig) -> Callable[[list[St
             "refit": ("refit.devices_per_round", config.refit.devices_per_round),
         }
         for stage in asking:
-            _check_masked(folders[0], *sizes[stage])
+            _check_masked(servers.home, *sizes[stage])
         own = {
-            "federation": [_identity(folder) for folder in folders], "masked_with": folders[0].config.masked_with
+            "federation": [_identity(server) for server in servers.all], "masked_with": servers.home.config.masked_with
         }  # fmt: skip
         return [
             replace(stage, function=functions[stage.name], config=[stage.config, own])
@@ -78,12 +95,14 @@ def on_federation(folders: list[Folder], config: RunConfig) -> Callable[[list[St
     return change
 
 
-def _identity(folder: Folder) -> str:
+def _identity(server: Folder | Path) -> str:
     """What tells a federation from others: its authority, which stays when certificates are renewed.
 
-    One without TLS is on this machine alone, and has its place there.
+    One without TLS is on this machine alone, and has its place there; so has a folder that is shared.
     """
-    return sha256(folder.authority.read_bytes()).hexdigest() if folder.config.tls else str(folder.path.resolve())
+    if isinstance(server, Path):
+        return str(server.resolve())
+    return sha256(server.authority.read_bytes()).hexdigest() if server.config.tls else str(server.path.resolve())
 
 
 def _check_masked(folder: Folder, name: str, devices: int) -> None:
@@ -92,8 +111,8 @@ def _check_masked(folder: Folder, name: str, devices: int) -> None:
         raise FedgramError(f"{name} = {devices} is less than the federation's masked_with = {masked_with}")
 
 
-def _training(folders: list[Folder], config: RunConfig, name: str) -> Callable[[Work], None]:
-    return lambda work: train_network(work, folders, config.training, config.seed, name=name)
+def _training(servers: Servers, config: RunConfig, name: str) -> Callable[[Work], None]:
+    return lambda work: train_network(work, servers, config.training, config.seed, name=name)
 
 
 def round_plan(folder: Folder, devices: int, over_selection: float) -> RoundPlan:
@@ -115,31 +134,32 @@ def masking_of(folder: Folder) -> SecureSettings | None:
 
 
 @contextmanager
-def served(folders: list[Folder], work: Path, job: Job[Any], rounds: int | None) -> Iterator[Fleet]:
+def served(servers: Servers, work: Path, job: Job[Any], rounds: int | None) -> Iterator[Fleet]:
     """The devices of one federation, or of several, at work on a job."""
     with ExitStack() as stack:
-        away = 600.0 if len(folders) == 1 else _SHARD_AWAY
-        fleets: list[Fleet] = [
-            stack.enter_context(
-                ServedFleet(folder, work / f"server-{n}", job, patience_of(folder), away).working(rounds)
-            )
-            for n, folder in enumerate(folders)
-        ]
-        patience = patience_of(folders[0])
+        away = _SHARD_AWAY if servers.others else _AWAY
+        fleets: list[Fleet] = []
+        for number, server in enumerate(servers.all):
+            if isinstance(server, Path):
+                fleet = ServedFleet(None, server / job.digest[:16], job, patience_of(servers.home), away)
+            else:
+                fleet = ServedFleet(server, work / f"server-{number}", job, patience_of(server), away)
+            fleets.append(stack.enter_context(fleet.working(rounds)))
+        patience, least = patience_of(servers.home), max(1, servers.home.config.masked_with)
         waits = patience.wait_seconds, patience.idle_seconds
-        yield fleets[0] if len(fleets) == 1 else ShardedFleet(fleets, *waits, max(1, folders[0].config.masked_with))
+        yield ShardedFleet(fleets, *waits, least) if servers.others else fleets[0]
 
 
-def unigrams(work: Work, folders: list[Folder], config: UnigramsConfig, seed: int) -> None:
+def unigrams(work: Work, servers: Servers, config: UnigramsConfig, seed: int) -> None:
     """U from the federation's devices, each of which takes part once."""
-    whitelist, folder = read_vocabulary(work.read("whitelist.txt")), folders[0]
+    whitelist, folder = read_vocabulary(work.read("whitelist.txt")), servers.home
     task = UnigramTask(whitelist, clip=config.clip)
     job = Job(task, seed, participations=folder.config.participations)
     options = RunOptions(
         config.rounds, round_plan(folder, config.devices_per_round, config.over_selection), masking_of(folder)
     )
     advance = work.begin(f"Collecting unigrams, λ = {config.clip:g}", config.rounds)
-    with served(folders, work.write("servers"), job, config.rounds) as fleet:
+    with served(servers, work.write("servers"), job, config.rounds) as fleet:
         run = run_rounds(
             job, fleet, options, folder=work.write("checkpoints"),
             tell=lambda event, _: advance(1) if event == "round committed" else None,
@@ -149,9 +169,9 @@ def unigrams(work: Work, folders: list[Folder], config: UnigramsConfig, seed: in
     describe_unigrams(work, counts, whitelist, story)
 
 
-def train_network(work: Work, folders: list[Folder], config: TrainingConfig, seed: int, *, name: str) -> None:
+def train_network(work: Work, servers: Servers, config: TrainingConfig, seed: int, *, name: str) -> None:
     """FederatedAveraging on the federation's devices; dev users are the server's."""
-    users, start, folder = work.read("users.arrow"), read_network(work.read(f"{name}_start.safetensors")), folders[0]
+    users, start, folder = work.read("users.arrow"), read_network(work.read(f"{name}_start.safetensors")), servers.home
     plan = TrainingJob(users, Path(), Path(), config, seed, "cpu").plan()
     job = Job(FederatedAveraging(start.shape, start.weights, plan, start.coding), seed)
     options = RunOptions(
@@ -165,7 +185,7 @@ def train_network(work: Work, folders: list[Folder], config: TrainingConfig, see
         advance(moment.round - done[0])
         done[0] = moment.round
 
-    with served(folders, work.write("servers"), job, config.rounds) as fleet:
+    with served(servers, work.write("servers"), job, config.rounds) as fleet:
         result = train(
             job, fleet, options, dev=dev, following=Following(config.evaluate_every, config.patience),
             folder=work.write("checkpoints"), resume=True, on_round=on_round,
@@ -173,9 +193,9 @@ def train_network(work: Work, folders: list[Folder], config: TrainingConfig, see
     write_trained(work, name, start, result, plan)
 
 
-def refit(work: Work, folders: list[Folder], config: RefitConfig, budget: BudgetConfig, seed: int) -> None:
+def refit(work: Work, servers: Servers, config: RefitConfig, budget: BudgetConfig, seed: int) -> None:
     """A_W_r fitted to what the federation's devices count."""
-    folder = folders[0]
+    folder = servers.home
     with ExitStack() as stack:
         open_pass: list[ExitStack] = []
 
@@ -184,7 +204,7 @@ def refit(work: Work, folders: list[Folder], config: RefitConfig, budget: Budget
                 before.close()
             open_pass[:] = [stack.enter_context(ExitStack())]
             place = work.write("servers") / job.digest[:16]
-            return open_pass[0].enter_context(served(folders, place, job, None))
+            return open_pass[0].enter_context(served(servers, place, job, None))
 
         plan = round_plan(folder, config.devices_per_round, config.over_selection)
         refit_on(work, config, budget, seed, lambda: Asking(fleets, plan, masking_of(folder)))

@@ -33,7 +33,7 @@ from fedgram.federated.fleet import Abandoned, RoundSum, Tally
 from fedgram.federated.job import Job
 from fedgram.federated.rounds import GaveUp, RunOptions, run_rounds
 from fedgram.federated.task import Total
-from fedgram.flower import served_fleet
+from fedgram.flower import keeper
 from fedgram.flower.control import Unreachable
 from fedgram.flower.exchange import Exchange, Presence
 from fedgram.flower.folder import FederationConfig, Folder, make_folder
@@ -55,9 +55,9 @@ class Link:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: str = "failed") -> None:
         self.status, self.started, self.stopped, self.now = status, list[int](), list[int](), 0.0
         self.on_start: Callable[[int], object] = lambda _: None
-        monkeypatch.setattr(served_fleet, "start_run", self.start)
-        monkeypatch.setattr(served_fleet, "run_status", lambda *_: self.status)
-        monkeypatch.setattr(served_fleet, "stop_run", lambda _, run: self.stopped.append(run))
+        monkeypatch.setattr(keeper, "start_run", self.start)
+        monkeypatch.setattr(keeper, "run_status", lambda *_: self.status)
+        monkeypatch.setattr(keeper, "stop_run", lambda _, run: self.stopped.append(run))
         monkeypatch.setattr("time.sleep", self.sleep)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedgram.core.errors import FedgramError
 from fedgram.flower.folder import FederationConfig, RoundsConfig, make_folder, open_folder
-from fedgram.flower.stages import masking_of, on_federation, patience_of, round_plan
+from fedgram.flower.stages import Servers, masking_of, on_federation, patience_of, round_plan
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.stages import run_stages
 from fedgram.pipeline.strict_toml import digest
@@ -18,7 +18,7 @@ ASKING = {"unigrams", "train_words", "train_pieces", "refit"}
 def test_all_stages_that_ask_devices_are_the_federations(tmp_path: Path) -> None:
     home, config = make_folder(tmp_path / "fed", FederationConfig(tls=False)), RunConfig()
     before = {stage.name: stage for stage in run_stages(config)}
-    after = {stage.name: stage for stage in on_federation([home], config)(list(before.values()))}
+    after = {stage.name: stage for stage in on_federation(Servers(home), config)(list(before.values()))}
     assert list(after) == list(before)
     assert {name for name in after if after[name].function != before[name].function} == ASKING
     assert {name for name in after if digest(after[name].config) != digest(before[name].config)} == ASKING
@@ -33,7 +33,7 @@ def test_what_the_configuration_names_is_not_asked_of_devices(tmp_path: Path) ->
         pieces=replace(plain.pieces, use=False), refit=replace(plain.refit, run=False),
     )  # fmt: skip
     before = run_stages(config)
-    assert on_federation([home], config)(before) == before
+    assert on_federation(Servers(home), config)(before) == before
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_rounds_too_small_to_be_masked_are_refused_at_once(tmp_path: Path, secti
     config = replace(plain, **{section: replace(getattr(plain, section), **{key: 2})})
     line = rf"{section}\.{key} = 2 is less than the federation's masked_with = 3"
     with pytest.raises(FedgramError, match=line):
-        on_federation([home], config)(run_stages(config))
+        on_federation(Servers(home), config)(run_stages(config))
     unmasked = make_folder(tmp_path / "plain", FederationConfig(tls=False, masked_with=0))
-    on_federation([unmasked], config)(run_stages(config))
+    on_federation(Servers(unmasked), config)(run_stages(config))
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -58,8 +58,8 @@ def test_what_one_federation_sent_does_not_count_for_another(tmp_path: Path, tls
     names = [stage.name for stage in run_stages(config)]
 
     def configs(*folders: str) -> list[str]:
-        homes = [open_folder(tmp_path / name) for name in folders]
-        return [digest(s.config) for s in on_federation(homes, config)(run_stages(config))]
+        home, *others = (open_folder(tmp_path / name) for name in folders)
+        return [digest(s.config) for s in on_federation(Servers(home, tuple(others)), config)(run_stages(config))]
 
     for others in (("other",), ("one", "other")):
         differ = [a != b for a, b in zip(configs("one"), configs(*others), strict=True)]

@@ -1,5 +1,6 @@
 """Two servers with six devices each share the rounds of one run: the bits of one server, and what one failing costs."""
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,11 @@ from fedgram.federated.job import Job
 from fedgram.federated.rounds import GaveUp, Progress, RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.shards import ShardedFleet
+from fedgram.flower import keeper, stages
 from fedgram.flower.folder import FederationConfig, RoundsConfig, make_folder
+from fedgram.flower.keeper import keep_collecting
 from fedgram.flower.remote_fleet import Patience, RemoteFleet
-from fedgram.flower.stages import served
+from fedgram.flower.stages import Servers, served
 from fedgram.flower.transport import Lost, Request
 
 PATIENCE = Patience(deadline=3.0, wait_seconds=5.0, idle_seconds=0.3, poll=0.01)
@@ -175,7 +178,7 @@ def test_two_served_federations_share_a_run_that_survives_their_server_apps(
         return reply
 
     transports[1].misbehave = die
-    with served(folders, tmp_path / "work", TRAINING, 3) as fleet:
+    with served(Servers(folders[0], (folders[1],)), tmp_path / "work", TRAINING, 3) as fleet:
         found = run_rounds(TRAINING, fleet, RunOptions(3, RoundPlan(10, 1.0), masking))
     link.join()
     assert killed
@@ -184,6 +187,43 @@ def test_two_served_federations_share_a_run_that_survives_their_server_apps(
     assert same(found.state, simulated(TRAINING, RoundPlan(10, 1.0), 3))
     assert isinstance(found.progress, Progress)
     assert found.progress.abandoned == 0
+
+
+@PLAIN_OR_MASKED
+def test_a_server_on_another_machine_shares_a_run_through_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masking: Any
+) -> None:
+    """`federation collect` keeps its ServerApp; all that passes between the machines are files in a shared folder."""
+    transports, shared = two(tmp_path, masking, MANY), tmp_path / "shared"
+    shared.mkdir()
+    rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
+    near, far = (make_folder(tmp_path / name, FederationConfig(tls=False, rounds=rounds)) for name in ("near", "far"))
+    link = LocalLink(monkeypatch, {near.path: transports[0], far.path: transports[1]})
+    threading.Thread(target=keep_collecting, args=(far, shared), daemon=True).start()
+    jobs: tuple[tuple[Job[Any], int], ...] = ((TRAINING, 2), (OFTEN, 1))
+    for job, count in jobs:
+        with served(Servers(near, (shared,)), tmp_path / "work", job, count) as fleet:
+            found = run_rounds(job, fleet, RunOptions(count, RoundPlan(10, 1.0), masking))
+        assert same(found.state, simulated(job, RoundPlan(10, 1.0), count))
+    link.join()
+    assert not link.errors
+    assert {file.name for file in (shared / TRAINING.digest[:16]).iterdir()} >= {"order.json", "done", "alive"}
+
+
+def test_a_server_on_another_machine_that_is_silent_costs_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(stages, "_SHARD_AWAY", 0.2)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
+    near, transports = make_folder(tmp_path / "near", FederationConfig(tls=False, rounds=rounds)), two(tmp_path, None)
+    link = LocalLink(monkeypatch, {near.path: transports[0]})
+    with served(Servers(near, (shared,)), tmp_path / "work", ONCE, 1) as fleet:
+        found = run_rounds(ONCE, fleet, RunOptions(1, RoundPlan(12, 1.0), None))
+    link.join()
+    assert found.progress.tally.reports == 6
 
 
 def test_a_pass_ends_where_no_server_has_devices_enough_for_a_masked_sum(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import State
 from fedgram.federated.unigram_collection import UnigramState, UnigramTask
-from fedgram.flower import collector, served_fleet
+from fedgram.flower import collector, keeper, served_fleet
 from fedgram.flower.collector import serve_rounds
 from fedgram.flower.device import Device
 from fedgram.flower.folder import Folder
@@ -125,11 +125,11 @@ class LocalLink:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, transports: Mapping[Path, Transport]) -> None:
         self.transports, self.threads = dict(transports), list[threading.Thread]()
         self.errors: list[BaseException] = []
-        monkeypatch.setattr(served_fleet, "start_run", self.start)
-        monkeypatch.setattr(served_fleet, "run_status", self.status)
-        monkeypatch.setattr(served_fleet, "stop_run", lambda *_: None)
+        monkeypatch.setattr(keeper, "start_run", self.start)
+        monkeypatch.setattr(keeper, "run_status", self.status)
+        monkeypatch.setattr(keeper, "stop_run", lambda *_: None)
         for module, name, value in (
-            (served_fleet, "_LOOK", 0.02), (served_fleet, "_ANSWER_LOOK", 0.01), (served_fleet, "_LOST_SECONDS", 0.2),
+            (keeper, "_LOOK", 0.02), (served_fleet, "_ANSWER_LOOK", 0.01), (keeper, "_LOST_SECONDS", 0.2),
             (collector, "_LOOK", 0.01), (collector, "_SHOW", 0.02),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)
