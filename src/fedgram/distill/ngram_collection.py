@@ -41,7 +41,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not (self.labels >= 1 and self.at_ngram >= 1):
-            raise FedgramError(f"a device must be allowed to count at least 1, not {self.labels} and {self.at_ngram}")
+            raise FedgramError(f"labels and at_ngram must be at least 1, not {self.labels} and {self.at_ngram}")
+        if not (math.isinf(self.at_ngram) or float(self.at_ngram).is_integer()):
+            raise FedgramError(f"the cap on the count of one n-gram must be a whole number, not {self.at_ngram}")
 
 
 NO_LIMITS = Limits(math.inf, math.inf)

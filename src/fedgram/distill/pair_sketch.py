@@ -79,9 +79,9 @@ class PairCollection(CountingTask):
 
     def found(self, state: Sums, *, least: int, most: int) -> Ragged:
         """The pairs that at least `least` devices may have, as n-grams; of more than `most` only the commoner."""
-        first = np.flatnonzero(state[WORDS] >= least).astype(np.int32)
-        first, second = first[(first != BOS) & (first != EOS)], np.append(first, np.int32(EOS))
-        first = np.append(first, np.int32(BOS))
+        words = np.flatnonzero(state[WORDS] >= least).astype(np.int32)
+        words = words[(words > EOS) | ((words == UNK) & self.with_unknown)]  # devices may mark anything
+        first, second = np.append(words, np.int32(BOS)), np.append(words, np.int32(EOS))
         pairs = np.empty((most, 2), np.int32)
         while (n := _look_up(first, second, state[CELLS], self.sketch.tables, self.sketch.bits, least, pairs)) > most:
             least += 1

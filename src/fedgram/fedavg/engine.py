@@ -29,7 +29,7 @@ from fedgram.neural.local_training import LocalResult, train_clients
 from fedgram.neural.network import as_tensors
 
 _CPU_STACK = 1_000_000  # weights in a stack that still fits the caches of a CPU
-_GPU_SHARE = 0.5  # of the GPU's memory, for weights and what a step needs
+_GPU_SHARE = 0.4  # of the GPU's memory, for weights and what a step needs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class Chunk:
 
 
 def chunks_of(task: FederatedAveraging, members: Sequence[Member]) -> list[Chunk]:
-    """The members in chunks; they depend on the members alone, whoever trains them."""
+    """The members in chunks; they depend on the members and the kind of GPU alone, whoever trains them."""
     busy = [m for m in members if len(m.data.sentences.values)]
     busy.sort(key=lambda m: (-min(len(m.data.sentences), task.plan.max_sentences), m.device))
     idle = tuple(m.device for m in members if not len(m.data.sentences.values))
@@ -82,8 +82,8 @@ def chunk_size(task: FederatedAveraging) -> int:
         return max(1, _CPU_STACK // weights) if by_hand else 1  # autograd's products are rounded otherwise in a stack
     positions, hidden = task.plan.rows * task.plan.length, task.shape.hidden
     each = 4 * (3 * weights + positions * task.shape.layers * (16 * hidden + 8 * task.shape.embedding))
-    free, _ = torch.cuda.mem_get_info(torch.device(task.torch_device))
-    return max(1, int(_GPU_SHARE * free) // each)
+    memory = torch.cuda.get_device_properties(torch.device(task.torch_device)).total_memory
+    return max(1, int(_GPU_SHARE * memory) // each)
 
 
 def train_chunks(task: FederatedAveraging, broadcast: Record, chunks: Sequence[Chunk], intake: Intake) -> None:

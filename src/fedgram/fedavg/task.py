@@ -138,13 +138,13 @@ class FederatedAveraging:
 
     name: ClassVar[str] = "fedavg"
     counting: ClassVar[bool] = False
+    bits: ClassVar[int] = FRACTION_BITS
 
     shape: ModelShape
     start: WeightArrays
     plan: TrainingPlan
     coding: Coding | None = None
     torch_device: str = "cpu"
-    bits: int = FRACTION_BITS
     size: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:

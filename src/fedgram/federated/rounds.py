@@ -11,7 +11,7 @@ Paper: §3.1, §7.1; Bonawitz et al. 2019.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -204,13 +204,23 @@ def run_rounds(
         loop.load(found[1])
     else:
         loop.begin()
-    while not loop.is_over():
-        if not loop.round():
-            break
-        last = loop.is_over()
-        if checkpoints and lead and (last or loop.progress.round % options.checkpoint_every == 0):
+    written = loop.progress.round
+
+    def commit() -> None:
+        nonlocal written
+        if checkpoints and lead and loop.progress.round > written:
             checkpoints.write(loop.progress.round, loop.save())
-        tell("round committed", {"round": loop.progress.round})
+            written = loop.progress.round
+
+    try:
+        while not loop.is_over() and loop.round():
+            if loop.progress.round % options.checkpoint_every == 0:
+                commit()
+            tell("round committed", {"round": loop.progress.round})
+    except GaveUp:
+        commit()
+        raise
+    commit()
     return Run(loop.state, loop.progress)
 
 
@@ -232,7 +242,7 @@ class _Loop(Generic[State]):
     ) -> None:
         self._job, self._fleet, self._options, self._tell = job, fleet, options, tell
         self._watch, self._mechanism = watch, mechanism
-        self.progress, self.state = Progress(), job.task.init()
+        self.progress, self.state, self._seen = Progress(), job.task.init(), _NOBODY
 
     def begin(self) -> None:
         self._watch.begin(self.state)
@@ -243,7 +253,7 @@ class _Loop(Generic[State]):
 
     def round(self) -> bool:
         """Run the next round to its end; False if no devices are left to ask."""
-        number, began = self.progress.round + 1, time.perf_counter()
+        number, began, self._seen = self.progress.round + 1, time.perf_counter(), _NOBODY
         self._mechanism.check(number)
         found = self._attempts(number)
         if found is None:
@@ -252,7 +262,7 @@ class _Loop(Generic[State]):
         self.state = self._job.task.server_update(self.state, total)
         self.progress.round = number
         self.progress.tally += found.tally
-        self.progress.took_part(found.devices)
+        self.progress.took_part(np.setdiff1d(found.devices, self._seen))  # once, in however many attempts
         self._watch.after_round(self.state, number, found, time.perf_counter() - began)
         return True
 
@@ -264,7 +274,8 @@ class _Loop(Generic[State]):
                 return None
             broadcast, began = call.broadcast, time.perf_counter()
             self._tell("round began", {"round": number, "attempt": attempt, "devices": len(call.order)})
-            self._look_ahead(number, call)
+            if not attempt:
+                self._look_ahead(number, call)
             try:
                 found = self._fleet.collect(call)
                 if found.total.devices < self._options.minimum:
@@ -272,9 +283,10 @@ class _Loop(Generic[State]):
             except Abandoned as why:
                 last = str(why)
                 tallies += why.tally
-                self.progress.tally += why.tally
+                self.progress.tally += replace(why.tally, reports=0, empty=0)  # none of them entered a sum
                 self.progress.abandoned += 1
-                self.progress.took_part(why.seen)
+                self.progress.took_part(np.setdiff1d(why.seen, self._seen))
+                self._seen = np.union1d(self._seen, why.seen)
                 self._tell("round abandoned", {"round": number, "why": last, **why.tally.fields()})
                 continue
             seconds = round(time.perf_counter() - began, 3)

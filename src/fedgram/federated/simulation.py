@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedgram.core.arrays import LongArray
-from fedgram.core.errors import FedgramError
+from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.random import stream
 from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
 from fedgram.federated.intake import Intake
@@ -152,6 +152,8 @@ class SimulatedFleet:
             *(intake.refused[r] for r in reasons),
         ]
         *arrays, seen, summed = self._ranks.sum([*total.arrays.values(), seen, np.array(numbers, np.int64)])
+        if (seen > 1).any():
+            raise InvariantError("two processes trained the same device; use GPUs of one kind")
         weight, devices, tally.empty, tally.bytes_received, *refused = summed.tolist()
         tally.refused.update({str(r): n for r, n in zip(reasons, refused, strict=True) if n})
         tally.reports = devices

@@ -100,15 +100,16 @@ class Device:
     def report(self, request: Content) -> Content:
         """The update of a round, as bytes; a device that is not ready says so instead."""
         job, number = self.job(request["job"].decode()), _round(request)
-        noted, broadcast = self._noted(), hashlib.sha256(request["state"]).hexdigest()
+        noted, limit = self._noted(), self._limit(job)
         if reason := self._declines(job) or ("only masked" if self.masking else None):
             return {"declined": reason.encode()}
-        if not noted.may_report(job.digest, number, broadcast, self._limit(job)):
+        report = update_to_bytes(self._update(job, number, request["state"]))
+        digest = hashlib.sha256(report).hexdigest()
+        if not noted.may_report(job.digest, number, digest, limit):
             return {"declined": TOOK_PART.encode()}
-        update = self._update(job, number, request["state"])
-        if self._limit(job) is not None:
-            noted.reported(job.digest, number, broadcast)
-        return {"update": update_to_bytes(update)}
+        if limit is not None:  # before anything leaves the device
+            noted.reported(job.digest, number, digest)
+        return {"update": report}
 
     def secure(self, request: Content) -> Content:
         """The next step of a masked round. What is kept between steps is used once: it is gone before the answer is.
@@ -141,7 +142,7 @@ class Device:
         kept.unlink(missing_ok=True)
         answer = client.answer(message)
         if limit is not None and kind in (Kind.DELIVERY, Kind.SURVIVORS):  # before anything leaves the device
-            (noted.masked if kind == Kind.DELIVERY else noted.unmasked)(job.digest, number)
+            (noted.masked if kind == Kind.DELIVERY else noted.unmasked)(job.digest)
         if kind != Kind.SURVIVORS:
             write_secret(kept, client.save())
         return {"answer": answer}

@@ -132,6 +132,10 @@ class Exchange:
         """Whether a run has opened a job here that is neither over nor failed."""
         return (self.folder / ORDER).exists() and not self.is_done and self.failure() is None
 
+    def answers(self) -> frozenset[str]:
+        """The names of the answers that are there."""
+        return frozenset(path.name for path in self.folder.glob("sum-*"))
+
     def give_sign_of_life(self) -> None:
         """Say that a ServerApp works here."""
         with atomic_write(self.folder / ALIVE, durable=False) as file:

@@ -179,9 +179,12 @@ def keep_collecting(folder: Folder, shared: Path) -> None:
             if exchange is None:
                 time.sleep(_LOOK)
                 continue
-            keeper = LocalKeeper(folder, exchange, float("inf"))
+            keeper, answers = LocalKeeper(folder, exchange, float("inf")), frozenset[str]()
             while exchange.is_open:
                 keeper.look()
+                if (now := exchange.answers()) != answers:
+                    answers = now
+                    keeper.answered()
                 time.sleep(_LOOK)
 
 

@@ -10,6 +10,7 @@ server learns is the sum of those who sent a vector, or that there is none. The 
 `federated/secure`; the bytes are theirs.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
@@ -88,13 +89,15 @@ class MaskedRound:
             for device, message in messages.items()
         ]
         names = self._fleet.transport.send(requests, seconds=max(seconds, 1.0)) if requests else []
-        self.tally.bytes_sent += sum(request.size for request in requests)
+        self.tally.bytes_sent += sum(request.size for request, name in zip(requests, names, strict=True) if name)
+        self.tally.failed += Counter({"not sent": names.count("")})
         return {name: device for name, device in zip(names, messages, strict=True) if name}
 
     def _take(self, device: int, reply: Reply) -> bool:
         self.tally.bytes_received += reply.size
         if problem := problem_of(reply):
             self.tally.failed[problem] += 1
+            self._fleet.heard_problem(device, problem)
             self._spent |= {device} if problem == TOOK_PART else set()
             return False
         try:

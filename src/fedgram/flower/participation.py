@@ -1,10 +1,9 @@
 """What a device remembers of its own participation, so that no two sums of a job differ by its update alone.
 
 For a job with a limit the device notes, before anything leaves it, how often it has taken part (`spent`). A plain
-report may be sent again in the same round with the same broadcast, as it is the same report. A masked vector that was
-sent, but whose sum this device did not help to unmask, is `open`: it does not count, so that an abandoned round can be
-tried again, a few times.
-A device that has given out shares, which unmask a sum, has taken part.
+report may be sent again in the same round, if it is the same to the last byte. A masked vector that was sent, but whose
+sum this device did not help to unmask, is `open`: it does not count, so that an abandoned round can be tried again, a
+few times. A device that has given out shares, which unmask a sum, has taken part.
 """
 
 import json
@@ -20,13 +19,11 @@ MOST_OPEN = 8  # masked vectors of one participation that may be sent in vain
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """How often a device took part in a job, in which round and with which broadcast last, and how many masked vectors
-    are open.
-    """
+    """How often a device took part in a job; its last plain report, by round and digest; its open masked vectors."""
 
     spent: int = 0
     round: int = 0
-    broadcast: str = ""
+    report: str = ""
     open: int = 0
 
 
@@ -40,30 +37,30 @@ class Participations:
         """What is noted for a job."""
         return Participation(**self._read().get(job, {}))
 
-    def may_report(self, job: str, round_number: int, broadcast: str, limit: int | None) -> bool:
-        """Whether a plain report may be sent; `broadcast` is the digest of what it answers."""
+    def may_report(self, job: str, round_number: int, report: str, limit: int | None) -> bool:
+        """Whether a plain report of this digest may be sent: a new one within the limit, or the last one again."""
         noted = self.of(job)
-        return limit is None or noted.spent < limit or (noted.round, noted.broadcast) == (round_number, broadcast)
+        return limit is None or noted.spent < limit or (noted.round, noted.report) == (round_number, report)
 
     def may_mask(self, job: str, limit: int | None) -> bool:
         """Whether a masked vector may be sent."""
         noted = self.of(job)
         return limit is None or (noted.spent < limit and noted.open < MOST_OPEN)
 
-    def reported(self, job: str, round_number: int, broadcast: str) -> None:
+    def reported(self, job: str, round_number: int, report: str) -> None:
         """Note a plain report; the same one counts once."""
         noted = self.of(job)
-        if (noted.round, noted.broadcast) != (round_number, broadcast) or not noted.spent:
-            self._write(job, Participation(noted.spent + 1, round_number, broadcast))
+        if (noted.round, noted.report) != (round_number, report):
+            self._write(job, Participation(noted.spent + 1, round_number, report))
 
-    def masked(self, job: str, round_number: int) -> None:
+    def masked(self, job: str) -> None:
         """Note a masked vector."""
         noted = self.of(job)
-        self._write(job, Participation(noted.spent, round_number, open=noted.open + 1))
+        self._write(job, Participation(noted.spent, open=noted.open + 1))
 
-    def unmasked(self, job: str, round_number: int) -> None:
+    def unmasked(self, job: str) -> None:
         """Note that this device helps to unmask a sum that it is in."""
-        self._write(job, Participation(self.of(job).spent + 1, round_number))
+        self._write(job, Participation(self.of(job).spent + 1))
 
     def _read(self) -> dict[str, dict[str, Any]]:
         if not self._path.is_file():

@@ -27,6 +27,7 @@ from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
 from fedgram.federated.rounds import Tell
 from fedgram.federated.wire import record_to_bytes
+from fedgram.flower.device import NotKnown
 from fedgram.flower.participation import TOOK_PART
 from fedgram.flower.roster import Roster
 from fedgram.flower.transport import Content, Reply, Request, Transport
@@ -97,20 +98,14 @@ class RemoteFleet:
         def on_progress(tally: Tally) -> None:
             self.tell("progress", {"round": call.number, **tally.fields()})
 
-        tally = Tally()
-        try:
-            if call.masking is not None:
-                found = MaskedRound(self, call, order, shared, {"state": state}, on_progress).collect()
-            else:
-                found = self._collect_plain(call, order, {**shared, "state": state}, on_progress)
-            tally = found.tally
-        except Abandoned as why:
-            tally = why.tally
-            raise
-        finally:
-            if tally.failed["NotKnown"]:  # a device lost the job, as one does that is set up anew
-                self.roster.forget()
-        return found
+        if call.masking is not None:
+            return MaskedRound(self, call, order, shared, {"state": state}, on_progress).collect()
+        return self._collect_plain(call, order, {**shared, "state": state}, on_progress)
+
+    def heard_problem(self, device: int, problem: str) -> None:
+        """Mind what a device said instead of answering: one that lost its job, as one does that is set up anew."""
+        if problem == NotKnown.__name__:
+            self.roster.forget(device)
 
     def _collect_plain(
         self, call: RoundCall, order: list[tuple[int, int]], shared: Content, on_progress: Callable[[Tally], object]
@@ -190,6 +185,7 @@ def _take(fleet: RemoteFleet, waiting: dict[str, int], fold: Fold, wanted: int, 
         tally.bytes_received += reply.size
         if problem := problem_of(reply):
             tally.failed[problem] += 1
+            fleet.heard_problem(device, problem)
             spent |= {device} if problem == TOOK_PART else set()
         elif reason := fold(device, reply.content or {}):
             tally.refused[reason] += 1
@@ -205,7 +201,8 @@ def problem_of(reply: Reply) -> str | None:
     if reply.content is None:
         return reply.error or "no content"
     if "failed" in reply.content:
-        return reply.content["failed"].decode("ascii", "replace")[:40]
+        name = reply.content["failed"].decode("ascii", "replace")[:40]
+        return name if name.isidentifier() else "failed"  # nothing else that a device says is passed on
     declined = reply.content.get("declined")
     return None if declined is None else (TOOK_PART if declined == TOOK_PART.encode() else "declined")
 

@@ -79,11 +79,12 @@ class Roster:
         else:
             self._device = {n: d for n, d in self._device.items() if d != device} | {node: device}
 
-    def forget(self) -> None:
-        """Send the job to everyone again."""
-        self._device.clear()
-        self._heard.clear()
-        self._not_before.clear()
+    def forget(self, device: int) -> None:
+        """Send the job to a device again."""
+        for node in [n for n, d in self._device.items() if d == device]:
+            del self._device[node]
+            self._not_before.pop(node, None)
+        self._heard.discard(device)
 
     @property
     def online(self) -> int:

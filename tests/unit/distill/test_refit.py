@@ -45,7 +45,7 @@ from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import FederatedTask, Update
 from fedgram.text.population import ClientDataset, Population, population_from_messages
-from fedgram.text.vocabulary import BOS, EOS, Vocabulary
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
 
 KINDS = 6
 PLAN = RoundPlan(devices=7, over_selection=1.3)
@@ -386,3 +386,20 @@ def test_the_refit_predicts_its_users_better_than_prior_or_counts_alone() -> Non
 def test_senseless_options_are_refused(options: object) -> None:
     with pytest.raises(FedgramError):
         options()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("with_unknown", [True, False])
+def test_marks_of_lying_devices_make_no_impossible_pairs(with_unknown: bool) -> None:
+    """Devices may mark that they have `<s>` or `<unk>` in places where no text has them."""
+    words = vocabulary(KINDS)
+    task = PairCollection(words, SketchSize(2, 6), labels=100, with_unknown=with_unknown)
+    everything = {WORDS: np.full(len(words), 9), CELLS: np.full(2 << 6, 9)}
+    pairs = [tuple(row.tolist()) for row in task.found(everything, least=2, most=10_000)]
+    first, second = ({pair[k] for pair in pairs} for k in (0, 1))
+    assert (BOS in first, EOS in first, BOS in second, EOS in second) == (True, False, False, True)
+    assert (UNK in first, UNK in second) == (with_unknown, with_unknown)
+
+
+def test_a_cap_on_one_ngram_is_a_whole_number() -> None:
+    with pytest.raises(FedgramError, match=r"whole number, not 2\.5"):
+        Limits(10, 2.5)

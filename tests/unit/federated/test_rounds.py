@@ -423,3 +423,39 @@ def test_mistakes_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(FedgramError, match=match):
             make()
+
+
+def test_what_was_committed_before_a_run_gave_up_is_kept(tmp_path: Path) -> None:
+    """Also the rounds since the last checkpoint."""
+    job, plan = a_job(), RoundPlan(4, 1.5, attempts=2)
+    faulty = FaultyFleet(a_fleet(job), {(8, 0), (8, 1)})
+    options = RunOptions(9, plan, checkpoint_every=5)
+    with pytest.raises(GaveUp, match="the state before it is kept"):
+        run_rounds(job, faulty, options, folder=tmp_path)
+    events: list[tuple[str, int]] = []
+    resumed = run_rounds(
+        job, a_fleet(job), options, folder=tmp_path, tell=lambda event, about: events.append((event, about["round"]))
+    )
+    assert [number for event, number in events if event == "round began"] == [8, 9]
+    assert bits_of(job.task.save(resumed.state)) == bits_of(job.task.save(run(job, rounds=9).state))
+
+
+def test_an_abandoned_attempt_counts_nobody_twice() -> None:
+    """The same devices may be seen in several attempts at a round, and reports of none but the last entered a sum."""
+    job = a_job(participations=None)
+    faulty = FaultyFleet(a_fleet(job, dropout=0.0), {(1, 0), (1, 1)}, seen=CLIENTS[:3])
+    found = run(job, rounds=1, fleet=faulty, plan=RoundPlan(len(CLIENTS), 1.0))
+    assert found.progress.tally.reports == len(CLIENTS)
+    assert found.progress.times.tolist() == [1] * len(CLIENTS)
+
+
+def test_processes_that_share_devices_wrongly_are_noticed() -> None:
+    class Doubling:
+        rank, size = 0, 1
+
+        def sum(self, arrays: Any) -> list[LongArray]:
+            return [2 * array for array in arrays]
+
+    job = a_job()
+    with pytest.raises(FedgramError, match="two processes trained the same device"):
+        run(job, fleet=a_fleet(job, ranks=Doubling()))

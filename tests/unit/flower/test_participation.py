@@ -31,6 +31,7 @@ from fedgram.flower.device import Device, open_device
 from fedgram.flower.masked_round import STEPS
 from fedgram.flower.participation import MOST_OPEN
 from fedgram.flower.remote_fleet import Patience, RemoteFleet
+from fedgram.flower.store import write_store
 from fedgram.text.vocabulary import Vocabulary
 
 TOOK_PART = {"declined": b"took part already"}
@@ -61,7 +62,8 @@ def test_a_device_reports_once_and_may_repeat_itself(tmp_path: Path, job: Job[An
     for own in (device, restarted(device)):
         assert own.report(request(job, 1)) == first
         assert own.report(request(job, 2)) == TOOK_PART
-        assert own.report(request(job, 1, Record({"other": 1}))) == TOOK_PART  # which might make another report of it
+    write_store(device.store.path, 3, [*TEXTS[3], "something new to say"])
+    assert device.report(request(job, 1)) == TOOK_PART  # it would be another report
     other = Job(UNIGRAMS, 6, participations=1)
     device.join({"job": other.content})
     assert "update" in device.report(request(other, 2))
@@ -218,4 +220,4 @@ def test_what_is_noted_is_not_what_was_typed(tmp_path: Path) -> None:
     device.report(request(ONCE, 1))
     noted = json.loads(device.jobs.with_name("participations.json").read_text())
     assert list(noted) == [ONCE.digest]
-    assert noted[ONCE.digest].keys() == {"spent", "round", "broadcast", "open"}
+    assert noted[ONCE.digest].keys() == {"spent", "round", "report", "open"}

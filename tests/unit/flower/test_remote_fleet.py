@@ -31,10 +31,10 @@ from fedgram.federated.task import State, Update
 from fedgram.federated.wire import update_to_bytes
 from fedgram.flower.folder import FederationConfig, Folder
 from fedgram.flower.journal import Journal, read_status
-from fedgram.flower.remote_fleet import Patience, RemoteFleet
+from fedgram.flower.remote_fleet import Patience, RemoteFleet, problem_of
 from fedgram.flower.roster import Roster
 from fedgram.flower.stages import round_plan
-from fedgram.flower.transport import Request
+from fedgram.flower.transport import Reply, Request
 
 ALL_THERE = Patience(wait_for=12)
 
@@ -235,7 +235,7 @@ def test_a_device_that_forgot_the_job_is_sent_it_again(tmp_path: Path, masking: 
         path.unlink()
     state = run_rounds(OFTEN, fleet, RunOptions(2, RoundPlan(12, 1.0, minimum=11), masking)).state
     assert [part.devices for part in state.rounds] == [11, 12]
-    assert len(transport.asked("join")) == 24
+    assert len(transport.asked("join")) == 13  # it alone
 
 
 @pytest.mark.parametrize("masking", [None, MASKING], ids=["plain", "masked"])
@@ -435,3 +435,11 @@ def test_a_masked_vector_is_of_the_broadcast_that_the_round_began_with(tmp_path:
     with pytest.raises(GaveUp, match="abandoned"):
         run_rounds(TRAINING, fleet_of(Changing(devices), TRAINING), options, tell=told)
     assert told.first("round abandoned")["failed"] == {"FedgramError": 12}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [(b"FedgramError", "FedgramError"), (b"\x1b[2Jmy password\n", "failed"), (b"", "failed")],
+)
+def test_nothing_that_a_device_says_is_passed_on_but_the_name_of_an_error(said: bytes, told: str) -> None:
+    assert problem_of(Reply("1", {"failed": said})) == told
