@@ -35,7 +35,7 @@ class MessageLength(CountingTask):
     def __init__(self, most: int) -> None:
         self.most = most
         limits = NormLimit(("messages",), most, order=1), NormLimit(("words",), LONGEST * most, order=1)
-        self.bounds = UpdateBounds(weight=1.0, norms=limits, non_negative=True)
+        self.bounds = UpdateBounds(weight=1.0, norms=limits, non_negative=("words", "messages"))
 
     def settings(self) -> Record:
         return Record({"most": self.most})

@@ -5,14 +5,13 @@ what it belongs to. It is written whole or not at all and carries a checksum. Wo
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.core.storage import Artefact, Record, read_artefact, write_artefact
+from fedgram.core.storage import Artefact, Record, read_artefact, sync_folder, write_artefact
 
 KIND, VERSION = "checkpoint", 1
 
@@ -26,11 +25,7 @@ def write_checkpoint(path: Path, number: int, record: Record, belongs_to: Mappin
     path.parent.mkdir(parents=True, exist_ok=True)
     fields = {"belongs_to": _plain(belongs_to), "number": number, "fields": dict(record.fields)}
     write_artefact(path, Artefact(KIND, VERSION, fields, record.arrays))
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def read_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> tuple[int, Record]:

@@ -84,6 +84,9 @@ class NGramCollection(CountingTask):
     def from_settings(cls, settings: Record) -> "NGramCollection":
         """The task of these settings; what is not the topology of an n-gram model is refused."""
         a, limits = settings.arrays, settings.fields["limits"]
+        kinds = {"first_arc": np.int64, "label": np.int32, "dest": np.int32, "backoff": np.int32}
+        if any(a[name].dtype != kind or a[name].ndim != 1 for name, kind in kinds.items()):
+            raise InvariantError("an array of a topology has another type or shape")
         topology = Topology(a["first_arc"], a["label"], a["dest"], a["backoff"], int(settings.fields["start"]))
         vocabulary = vocabulary_from_bytes(a["words"])
         if faults := topology_faults(topology, words=len(vocabulary)):

@@ -160,7 +160,8 @@ class FederatedAveraging:
         targets = float(self.plan.most_targets)
         change = NormLimit(tuple(self.shape.sizes()), self.plan.update_norm, by_weight=True)
         sent = NormLimit((TARGETS,), targets, order=1), NormLimit((LOSS,), _MOST_LOSS * targets, order=1)
-        return UpdateBounds(most, sent if isinf(self.plan.update_norm) else (*sent, change))
+        norms = sent if isinf(self.plan.update_norm) else (*sent, change)
+        return UpdateBounds(most, norms, non_negative=(TARGETS, LOSS))
 
     @property
     def on_gpu(self) -> bool:

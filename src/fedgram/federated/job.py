@@ -78,6 +78,11 @@ class Job(Generic[State]):
         """What the job is called."""
         return hashlib.sha256(self.content).hexdigest()
 
+    @cached_property
+    def question(self) -> str:
+        """A digest of what devices are asked: the task and its settings, without seed, limit and encoding."""
+        return hashlib.sha256(json.dumps([self.task.name, self.parts()], sort_keys=True).encode()).hexdigest()
+
     def parts(self) -> dict[str, str]:
         """The digest of each of the task's settings, as `TASK.SETTING`; devices can pin them."""
         return {f"{self.task.name}.{name}": digest for name, digest in _digests(self.task.settings()).items()}

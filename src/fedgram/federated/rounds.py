@@ -12,6 +12,7 @@ Paper: §3.1, §7.1; Bonawitz et al. 2019.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -206,11 +207,13 @@ def run_rounds(
         loop.begin()
     written = loop.progress.round
 
-    def commit() -> None:
+    def commit(*, again: bool = False) -> None:
         nonlocal written
-        if checkpoints and lead and loop.progress.round > written:
+        if checkpoints and lead and (again or loop.progress.round > written):
             checkpoints.write(loop.progress.round, loop.save())
             written = loop.progress.round
+
+    loop.keep = partial(commit, again=True)
 
     try:
         while not loop.is_over() and loop.round():
@@ -243,6 +246,7 @@ class _Loop(Generic[State]):
         self._job, self._fleet, self._options, self._tell = job, fleet, options, tell
         self._watch, self._mechanism = watch, mechanism
         self.progress, self.state, self._seen = Progress(), job.task.init(), _NOBODY
+        self.keep: Callable[[], object] = lambda: None
 
     def begin(self) -> None:
         self._watch.begin(self.state)
@@ -287,6 +291,8 @@ class _Loop(Generic[State]):
                 self.progress.abandoned += 1
                 self.progress.took_part(np.setdiff1d(why.seen, self._seen))
                 self._seen = np.union1d(self._seen, why.seen)
+                if len(why.seen) and self._job.participations is not None:
+                    self.keep()  # who must not be asked again
                 self._tell("round abandoned", {"round": number, "why": last, **why.tally.fields()})
                 continue
             seconds = round(time.perf_counter() - began, 3)

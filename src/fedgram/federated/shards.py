@@ -74,11 +74,13 @@ class ShardedFleet:
         ]
         if not asked:
             raise Abandoned("no server has enough devices for its share of the round", Tally())
-        sums, tally, seen, problems = [], Tally(), [_NOBODY], []
+        sums, tally, seen, problems = list[RoundSum](), Tally(), [_NOBODY], list[str]()
         for future in asked:
             found = future.result()
             tally += found.tally
-            if isinstance(found, RoundSum):
+            if isinstance(found, RoundSum) and any(len(np.intersect1d(found.devices, s.devices)) for s in sums):
+                problems.append("two servers have counted the same device")  # one moved between attempts
+            elif isinstance(found, RoundSum):
                 sums.append(found)
             else:
                 problems.append(str(found))
@@ -127,7 +129,8 @@ def _moved(wanted: LongArray, most: LongArray, least: int) -> LongArray:
 
 
 def _share(call: RoundCall, members: LongArray, devices: int, least: int) -> RoundCall:
-    plan = replace(call.plan, devices=devices, minimum=min(devices, least))
+    share = ceil(call.plan.minimum * devices / call.plan.devices)
+    plan = replace(call.plan, devices=devices, minimum=min(devices, max(share, least)))
     return replace(call, order=call.order[np.isin(call.order, members)], plan=plan)
 
 

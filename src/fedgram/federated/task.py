@@ -95,8 +95,12 @@ class Total:
         """Refuse what the kernel must not see: the places come from devices."""
         if self.arrays.keys() != update.size.keys() or any(len(a) != update.size[n] for n, a in self.arrays.items()):
             raise RefusedUpdateError(Reason.SHAPE, "an update has other vectors than the round's total")
+        if update.index.keys() != update.size.keys() or update.values.keys() != update.size.keys():
+            raise RefusedUpdateError(Reason.SHAPE, "an update lacks a vector")
         for name, size in update.size.items():
             index, values = update.index[name], update.values[name]
+            if index.dtype != np.int64 or values.dtype != np.float64:
+                raise RefusedUpdateError(Reason.SHAPE, "an update holds numbers of another type")
             if index.ndim != 1 or index.shape != values.shape:
                 raise RefusedUpdateError(Reason.SHAPE, "an update's places and values differ in number")
             if len(index) and not (index[0] >= 0 and index[-1] < size and bool((index[1:] > index[:-1]).all())):

@@ -69,7 +69,7 @@ class UnigramTask:
         self.vocabulary, self.clip = vocabulary, clip
         self.size: Mapping[str, int] = {COUNT: len(vocabulary)}
         norms = () if np.isinf(clip) else (NormLimit((COUNT,), clip, order=1),)
-        self.bounds = UpdateBounds(weight=1.0, norms=norms, non_negative=True)
+        self.bounds = UpdateBounds(weight=1.0, norms=norms, non_negative=(COUNT,))
 
     def settings(self) -> Record:
         """λ, and the words."""

@@ -7,7 +7,7 @@ a stack on a GPU. Under secure aggregation the server sees the sum alone: there 
 server checks that the sum of n updates is within n times the bounds of one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isfinite, sqrt
@@ -78,7 +78,7 @@ class NormLimit:
 class Measured(NamedTuple):
     """The numbers of an update that the rules look at; `largest` is not finite if any of its entries is not.
 
-    `least` is the least entry that is sent, `norms` has one norm for each of the task's limits.
+    `least` is the least entry of vectors that must not be negative, or 0; `norms` has one norm for each limit.
     """
 
     weight: float
@@ -92,14 +92,14 @@ class Measured(NamedTuple):
 class UpdateBounds:
     """How much one device may weigh, how long its vectors may be, and what their entries are.
 
-    No entry is larger than `entry`. With `non_negative` none is below 0; with `whole` the entries that are sent are
-    whole numbers of at least 1.
+    No entry is larger than `entry`, and none of the vectors in `non_negative` is below 0. With `whole` the entries that
+    are sent are whole numbers of at least 1.
     """
 
     weight: float = inf
     norms: tuple[NormLimit, ...] = ()
     entry: float = inf
-    non_negative: bool = False
+    non_negative: tuple[str, ...] = ()
     whole: bool = False
 
     def measure(self, values: Mapping[str, FloatArray], weight: float) -> Measured:
@@ -109,9 +109,12 @@ class UpdateBounds:
             largest = inf
         if not isfinite(largest):
             return Measured(weight, inf, 0.0, False, tuple(inf for _ in self.norms))
-        least = min((float(v.min(initial=0.0)) for v in values.values()), default=0.0)
+        least = min((float(values[name].min(initial=0.0)) for name in self._counts(values)), default=0.0)
         whole = self.whole and all(bool(np.all((v >= 1.0) & (v == np.rint(v)))) for v in values.values())
         return Measured(weight, largest, least, whole, tuple(limit.norm(values) for limit in self.norms))
+
+    def _counts(self, values: Mapping[str, FloatArray]) -> Iterable[str]:
+        return values if self.whole else self.non_negative
 
     def judge(self, found: Measured, bits: int) -> None:
         """Refuse an update by its numbers; `bits` are those behind the point of the sum.
@@ -126,11 +129,11 @@ class UpdateBounds:
             raise RefusedUpdateError(Reason.NOT_FINITE, "an update holds a value that is not finite")
         if not (found.largest <= self.entry and found.largest < room):
             raise RefusedUpdateError(Reason.TOO_LARGE, "an update holds a value that is too large")
-        if found.weight == 0.0 and found.largest > 0.0:
-            raise RefusedUpdateError(Reason.WEIGHT, "an update of weight 0 holds values")
+        if found.weight * 2.0**bits < 0.5 and (found.largest > 0.0 or found.weight > 0.0):
+            raise RefusedUpdateError(Reason.WEIGHT, "an update without weight holds values")
         if self.whole and not found.whole:
             raise RefusedUpdateError(Reason.NOT_WHOLE, "an update's counts are not whole numbers of at least 1")
-        if self.non_negative and found.least < 0.0:
+        if found.least < 0.0:
             raise RefusedUpdateError(Reason.NEGATIVE, "an update holds a count below 0")
         if not all(limit.allows(n, found.weight) for limit, n in zip(self.norms, found.norms, strict=True)):
             raise RefusedUpdateError(Reason.NORM, "an update is longer than its limit")
@@ -146,7 +149,7 @@ class UpdateBounds:
             raise RefusedUpdateError(Reason.WEIGHT, "the sum of the weights is more than the devices may send")
         if not found.largest <= devices * min(self.entry, 2.0 ** (SAFE_BITS - bits)) + rounding:
             raise RefusedUpdateError(Reason.TOO_LARGE, "the sum holds a value larger than the devices may send")
-        if (self.whole or self.non_negative) and found.least < 0.0:
+        if found.least < 0.0:
             raise RefusedUpdateError(Reason.NEGATIVE, "the sum holds a count below 0")
         for limit, norm in zip(self.norms, found.norms, strict=True):
             entries = sum(sizes[name] for name in limit.vectors)

@@ -8,7 +8,8 @@ answered with the name of the error alone, never with a message that could quote
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from fedgram.federated.secure.vectors import round_digest, update_to_vector, vec
 from fedgram.federated.task import Update, device_stream
 from fedgram.federated.wire import record_from_bytes, update_to_bytes
 from fedgram.flower.keys import write_secret
+from fedgram.flower.locks import locked
 from fedgram.flower.participation import TOOK_PART, Participations
 from fedgram.flower.store import DeviceStore, device_data, open_store
 
 Content = dict[str, bytes]
 Hook = Callable[[DeviceStore], str | None]
 _KEPT_JOBS = 4
+_LOCK_SECONDS = 300.0
 _MOST_ROUNDS = 10**9
 
 
@@ -83,7 +86,10 @@ class Device:
 
     def join(self, request: Content) -> Content:
         """Keep the job; say who this is, and whether it is ready."""
-        content = request["job"]
+        with self._alone():
+            return self._join(request["job"])
+
+    def _join(self, content: bytes) -> Content:
         ready = self._not_pinned(job_from_bytes(content)) or self.why_not() or "yes"
         self.jobs.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.jobs / hashlib.sha256(content).hexdigest()) as file:
@@ -99,16 +105,20 @@ class Device:
 
     def report(self, request: Content) -> Content:
         """The update of a round, as bytes; a device that is not ready says so instead."""
+        with self._alone():
+            return self._report(request)
+
+    def _report(self, request: Content) -> Content:
         job, number = self.job(request["job"].decode()), _round(request)
         noted, limit = self._noted(), self._limit(job)
         if reason := self._declines(job) or ("only masked" if self.masking else None):
             return {"declined": reason.encode()}
         report = update_to_bytes(self._update(job, number, request["state"]))
         digest = hashlib.sha256(report).hexdigest()
-        if not noted.may_report(job.digest, number, digest, limit):
+        if not noted.may_report(job.question, number, digest, limit):
             return {"declined": TOOK_PART.encode()}
         if limit is not None:  # before anything leaves the device
-            noted.reported(job.digest, number, digest)
+            noted.reported(job.question, number, digest)
         return {"update": report}
 
     def secure(self, request: Content) -> Content:
@@ -117,12 +127,16 @@ class Device:
         The job, the round and the digest of the broadcast are part of the round's context from the first step on, and
         the broadcast itself must have that digest.
         """
+        with self._alone():
+            return self._secure(request)
+
+    def _secure(self, request: Content) -> Content:
         job, number, message = self.job(request["job"].decode()), _round(request), request["message"]
         noted, limit, kind = self._noted(), self._limit(job), kind_of(message)
         kept = self.jobs.with_name("masked-round")
         if reason := self._declines(job) or (None if self.masking else "never masked"):
             return {"declined": reason.encode()}
-        if kind == Kind.INVITATION and not noted.may_mask(job.digest, limit):
+        if not noted.may_mask(job.question, limit, begins=kind == Kind.INVITATION):
             return {"declined": TOOK_PART.encode()}
         assert self.masking is not None
         digest = request["broadcast"].decode()
@@ -142,10 +156,17 @@ class Device:
         kept.unlink(missing_ok=True)
         answer = client.answer(message)
         if limit is not None and kind in (Kind.DELIVERY, Kind.SURVIVORS):  # before anything leaves the device
-            (noted.masked if kind == Kind.DELIVERY else noted.unmasked)(job.digest)
+            (noted.masked if kind == Kind.DELIVERY else noted.unmasked)(job.question)
         if kind != Kind.SURVIVORS:
             write_secret(kept, client.save())
         return {"answer": answer}
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One request at a time, also of several processes: what is noted must be so before anything leaves."""
+        self.jobs.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with locked(self.jobs.parent, seconds=_LOCK_SECONDS, taken="the device is busy", name=".device"):
+            yield
 
     def _declines(self, job: Job[Any]) -> str | None:
         return self._not_pinned(job) or self.why_not()

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgram.core.arrays import LongArray
-from fedgram.core.errors import InputError
+from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.storage import Artefact, Record, atomic_write, content_digest, read_artefact, write_artefact
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
 from fedgram.federated.job import Job, job_from_bytes
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.task import Total
+from fedgram.federated.task import FederatedTask, Total
 from fedgram.flower.remote_fleet import Patience
 
 ORDER, JOB, DEVICES, DONE, FAILED, ALIVE = "order.json", "job", "devices", "done", "failed.json", "alive"
@@ -60,6 +60,7 @@ class Exchange:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._order, self._job = b"", ""
+        self._task: FederatedTask[Any] | None = None
 
     def open(self, order: Order, job: Job[Any]) -> None:
         """Begin a job, or go on with the same one; what belongs to another job is removed.
@@ -67,10 +68,11 @@ class Exchange:
         Attempts that were abandoned before are forgotten, so that a run that gave up can be tried again.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._job = job.digest[:16]
+        self._job, self._task = job.digest[:16], job.task
         self._order = json.dumps({**asdict(order), "job": job.digest}).encode()
+        completed = self.is_completed  # by an earlier run, whose sums are no business of this one
         for old in (*self.folder.glob("call-*"), *self.folder.glob("sum-*")):
-            if f"-{self._job}-" not in old.name:
+            if completed or f"-{self._job}-" not in old.name:
                 old.unlink(missing_ok=True)
         for answer in list(self._own("sum")):
             if "why" in read_artefact(answer, kind=SUM, version=VERSION).fields:
@@ -230,16 +232,34 @@ class Exchange:
         return None
 
     def _read_sum(self, path: Path, call: RoundCall) -> RoundSum | Abandoned | None:
+        """An answer, checked: it may come from another machine."""
         artefact = read_artefact(path, kind=SUM, version=VERSION)
         f, arrays = artefact.fields, artefact.arrays
-        tally = Tally.from_fields(f["tally"])
-        if f["broadcast"] != _digest(call.broadcast):
-            return None
-        if "why" in f:
-            return Abandoned(str(f["why"]), tally, arrays["seen"])
-        vectors: Mapping[str, LongArray] = Record({}, arrays).part("total").arrays
-        total = Total(int(f["bits"]), {n: vectors[n] for n in f["vectors"]}, int(f["weight"]), int(f["devices"]))
-        return RoundSum(total, arrays["devices"], tally)
+        try:
+            tally = Tally.from_fields(f["tally"])
+            if f["broadcast"] != _digest(call.broadcast):
+                return None
+            if "why" in f:
+                return Abandoned(str(f["why"]), tally, _numbers(arrays["seen"]))
+            task, vectors = self._task, Record({}, arrays).part("total").arrays
+            assert task is not None
+            own = {name: _numbers(vectors[name]) for name in task.size}
+            total = Total(task.bits, own, int(f["weight"]), int(f["devices"]))
+            devices = _numbers(arrays["devices"])
+            if {name: len(a) for name, a in own.items()} != dict(task.size) or f["bits"] != task.bits:
+                raise InvariantError("its vectors are not the task's")
+            if not total.devices <= len(np.unique(devices)) == len(devices):
+                raise InvariantError("its devices are not those of its sum")
+            total.check(task.bounds)
+            return RoundSum(total, devices, tally)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, InvariantError) as error:
+            raise InputError(path, f"does not hold the sum of a round: {error}", remedy="remove it") from None
+
+
+def _numbers(array: NDArray[Any]) -> LongArray:
+    if array.dtype != np.int64 or array.ndim != 1:
+        raise InvariantError("an array has another type or shape")
+    return array
 
 
 def _digest(broadcast: Record) -> str:

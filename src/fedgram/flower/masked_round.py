@@ -66,6 +66,8 @@ class MaskedRound:
         while waiting and clock() < end and not self._enough(step, answered):
             came = 0
             for reply in self._fleet.transport.poll(list(waiting), most=patience.batch):
+                if self._enough(step, answered):
+                    break  # later ones are left out, so that the ring is as large as was wanted
                 device = waiting.pop(reply.request, None)
                 if device is not None:
                     came += 1

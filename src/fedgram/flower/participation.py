@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.core.storage import atomic_write
+from fedgram.core.errors import InputError
+from fedgram.core.storage import atomic_write, sync_folder
 
 TOOK_PART = "took part already"  # what a device says that does not take part again
 MOST_OPEN = 8  # masked vectors of one participation that may be sent in vain
@@ -42,10 +43,10 @@ class Participations:
         noted = self.of(job)
         return limit is None or noted.spent < limit or (noted.round, noted.report) == (round_number, report)
 
-    def may_mask(self, job: str, limit: int | None) -> bool:
-        """Whether a masked vector may be sent."""
+    def may_mask(self, job: str, limit: int | None, *, begins: bool = True) -> bool:
+        """Whether a masked round may begin, or go on."""
         noted = self.of(job)
-        return limit is None or (noted.spent < limit and noted.open < MOST_OPEN)
+        return limit is None or (noted.spent < limit and not (begins and noted.open >= MOST_OPEN))
 
     def reported(self, job: str, round_number: int, report: str) -> None:
         """Note a plain report; the same one counts once."""
@@ -65,10 +66,22 @@ class Participations:
     def _read(self) -> dict[str, dict[str, Any]]:
         if not self._path.is_file():
             return {}
-        noted: dict[str, dict[str, Any]] = json.loads(self._path.read_text("utf-8"))
+        try:
+            noted: dict[str, dict[str, Any]] = json.loads(self._path.read_text("utf-8"))
+            if not all(_is_sound(Participation(**entry)) for entry in noted.values()):
+                raise ValueError
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            remedy = "restore it; without it the device takes part in nothing"
+            raise InputError(self._path, "is damaged", remedy=remedy) from None
         return noted
 
     def _write(self, job: str, noted: Participation) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with atomic_write(self._path) as file:
             file.write(json.dumps({**self._read(), job: asdict(noted)}).encode())
+        sync_folder(self._path.parent)
+
+
+def _is_sound(noted: Participation) -> bool:
+    numbers = noted.spent, noted.round, noted.open
+    return all(type(n) is int and n >= 0 for n in numbers) and isinstance(noted.report, str)

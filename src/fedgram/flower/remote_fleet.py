@@ -12,6 +12,7 @@ counted twice. A device that says that it took part already, in a sum that was l
 `masked_round.py` takes the place of this. Paper: §3.1, §7.1; Bonawitz et al. 2019.
 """
 
+import builtins
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +33,10 @@ from fedgram.flower.participation import TOOK_PART
 from fedgram.flower.roster import Roster
 from fedgram.flower.transport import Content, Reply, Request, Transport
 
+_OWN_ERRORS = frozenset(
+    ("NotKnown", "FedgramError", "InputError", "InvariantError", "MissingDependencyError", "RefusedMessageError",
+     "RefusedUpdateError")
+)  # fmt: skip
 Fold = Callable[[int, Content], str | None]
 
 
@@ -202,7 +207,7 @@ def problem_of(reply: Reply) -> str | None:
         return reply.error or "no content"
     if "failed" in reply.content:
         name = reply.content["failed"].decode("ascii", "replace")[:40]
-        return name if name.isidentifier() else "failed"  # nothing else that a device says is passed on
+        return name if hasattr(builtins, name) or name in _OWN_ERRORS else "failed"  # nothing else is passed on
     declined = reply.content.get("declined")
     return None if declined is None else (TOOK_PART if declined == TOOK_PART.encode() else "declined")
 

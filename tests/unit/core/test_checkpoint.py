@@ -1,5 +1,6 @@
 """Checkpoints: written whole or not at all, for one piece of work, and never lost to damage of the newest alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from fedgram.core.checkpoint import Checkpoints, OtherWork, read_checkpoint, write_checkpoint
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.core.storage import Artefact, Record, write_artefact
+from fedgram.core.storage import Artefact, Record, artefact_from_bytes, write_artefact
 
 WORK = {"task": "unigrams", "seed": 3, "limits": (1, 2.5), "folder": None}
 RECORD = Record(
@@ -160,3 +161,13 @@ def test_parts_of_a_record() -> None:
     assert same(joined.part("state"))
     assert same(joined.part("progress"), numbered(4))
     assert same(joined.part("nothing"), Record())
+
+
+@pytest.mark.parametrize("depth", [900, 960, 980, 990, 1000, 5000])
+def test_an_artefact_nested_deeper_than_can_be_written_is_damaged(depth: int) -> None:
+    """However deep the caller is: no such bytes may end a server."""
+    about = {"kind": "update", "version": 1, "fields": 0, "digest": "x"}
+    text = json.dumps(about).replace('"fields": 0', '"fields": ' + "[" * depth + "]" * depth)
+    header = json.dumps({"__metadata__": {"fedgram": text}}).encode()
+    with pytest.raises(InputError, match="damaged"):
+        artefact_from_bytes(len(header).to_bytes(8, "little") + header, "update", kind="update", version=1)

@@ -156,8 +156,8 @@ def test_norms_of_each_kind() -> None:
         (UpdateBounds(), math.nan, 1.0, Reason.NOT_FINITE),
         (UpdateBounds(), -math.inf, 1.0, Reason.NOT_FINITE),
         (UpdateBounds(entry=2.0), -2.5, 1.0, Reason.TOO_LARGE),
-        (UpdateBounds(non_negative=True), -1e-9, 1.0, Reason.NEGATIVE),
-        (UpdateBounds(non_negative=True), 0.5, 1.0, None),
+        (UpdateBounds(non_negative=("w",)), -1e-9, 1.0, Reason.NEGATIVE),
+        (UpdateBounds(non_negative=("w",)), 0.5, 1.0, None),
         (UpdateBounds(whole=True), 0.5, 1.0, Reason.NOT_WHOLE),
         (UpdateBounds(whole=True), -1.0, 1.0, Reason.NOT_WHOLE),
         (UpdateBounds(whole=True), 7.0, 1.0, None),
@@ -196,7 +196,7 @@ def test_sums_of_accepted_updates_pass_and_others_do_not() -> None:
     cases = {
         Reason.NORM: UpdateBounds(5.0, (NormLimit(("a", "b"), 0.7, by_weight=True), NormLimit(("a",), 9.0, order=1))),
         Reason.TOO_LARGE: UpdateBounds(5.0, entry=3.0),
-        Reason.NEGATIVE: UpdateBounds(5.0, entry=9.0, non_negative=True),
+        Reason.NEGATIVE: UpdateBounds(5.0, entry=9.0, non_negative=("a", "b")),
         Reason.WEIGHT: UpdateBounds(5.0),
     }
     for reason, bounds in cases.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.flower.transports import ALL, MASKING, ONCE, START, TRAINING, WORDS
 
-from fedgram.core.errors import FedgramError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import Record
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
@@ -34,7 +34,7 @@ def sum_for(job: Job[Any], value: int = 7) -> RoundSum:
     total = Total.zero(job.task.size, job.task.bits)
     for array in total.arrays.values():
         array[:] = value
-    total.weight, total.devices = 9, 4
+    total.weight, total.devices = 4 << total.bits, 4
     return RoundSum(total, np.array([1, 2, 8, 11]), TALLY)
 
 
@@ -63,7 +63,7 @@ def test_calls_and_sums_cross_as_they_are(tmp_path: Path, job: Job[Any]) -> None
     answer = run.sum_of(call)
     assert isinstance(answer, RoundSum)
     wanted = sum_for(job)
-    assert (answer.total.weight, answer.total.devices, answer.total.bits) == (9, 4, wanted.total.bits)
+    assert (answer.total.weight, answer.total.devices, answer.total.bits) == (wanted.total.weight, 4, wanted.total.bits)
     assert list(answer.total.arrays) == list(wanted.total.arrays)
     assert all(np.array_equal(answer.total.arrays[n], a) for n, a in wanted.total.arrays.items())
     assert (answer.devices.tolist(), answer.tally) == ([1, 2, 8, 11], TALLY)
@@ -176,3 +176,40 @@ def test_what_is_no_order_is_refused(tmp_path: Path) -> None:
         (tmp_path / "order.json").write_text(content)
         with pytest.raises(FedgramError, match="does not hold an order"):
             Exchange(tmp_path).read_order()
+
+
+def spoiled(found: RoundSum, case: str) -> RoundSum:
+    """A sum that no honest server writes."""
+    total, first = found.total, next(iter(found.total.arrays))
+    match case:
+        case "negative":
+            total.arrays[first][0] = -(2**60)
+        case "not whole":
+            total.arrays[first] = np.full(len(total.arrays[first]), np.nan)
+        case "too short":
+            total.arrays[first] = total.arrays[first][1:]
+        case "too many devices":
+            total.devices = 3 * 10**9
+        case "devices twice":
+            return replace(found, devices=np.array([1, 1, 8, 11]))
+    return found
+
+
+@pytest.mark.parametrize("case", ["negative", "not whole", "too short", "too many devices", "devices twice"])
+def test_a_sum_that_cannot_be_is_refused(tmp_path: Path, case: str) -> None:
+    """Sums may come from another machine."""
+    run, server = sides(tmp_path)
+    run.call(CALL)
+    server.answer(*asked(server), spoiled(sum_for(ONCE), case))
+    with pytest.raises(InputError, match="does not hold the sum of a round"):
+        run.sum_of(CALL)
+
+
+def test_sums_of_a_completed_run_are_no_business_of_the_next(tmp_path: Path) -> None:
+    run, server = sides(tmp_path)
+    run.call(CALL)
+    server.answer(*asked(server), sum_for(ONCE))
+    again, _ = sides(tmp_path)
+    assert isinstance(again.sum_of(CALL), RoundSum)  # the run was killed
+    again.close(completed=True)
+    assert sides(tmp_path)[0].sum_of(CALL) is None

@@ -1,7 +1,9 @@
 """A device's own rules: how often it takes part in a job, and which settings it demands."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,10 @@ def test_a_device_reports_once_and_may_repeat_itself(tmp_path: Path, job: Job[An
         assert own.report(request(job, 2)) == TOOK_PART
     write_store(device.store.path, 3, [*TEXTS[3], "something new to say"])
     assert device.report(request(job, 1)) == TOOK_PART  # it would be another report
-    other = Job(UNIGRAMS, 6, participations=1)
+    again = Job(UNIGRAMS, 6, participations=1)  # the same question with another seed
+    device.join({"job": again.content})
+    assert device.report(request(again, 2)) == TOOK_PART
+    other = Job(UnigramTask(UNIGRAMS.vocabulary, clip=3.0), 6, participations=1)
     device.join({"job": other.content})
     assert "update" in device.report(request(other, 2))
 
@@ -219,5 +224,34 @@ def test_what_is_noted_is_not_what_was_typed(tmp_path: Path) -> None:
     device = joined(tmp_path, ONCE)
     device.report(request(ONCE, 1))
     noted = json.loads(device.jobs.with_name("participations.json").read_text())
-    assert list(noted) == [ONCE.digest]
-    assert noted[ONCE.digest].keys() == {"spent", "round", "report", "open"}
+    assert list(noted) == [ONCE.question]
+    assert noted[ONCE.question].keys() == {"spent", "round", "report", "open"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b'{"x": {"spent": -5}}', b'{"x": {"spent": 0.5}}', b'{"y": 1}']
+)
+def test_a_device_with_a_damaged_note_takes_part_in_nothing(tmp_path: Path, content: bytes) -> None:
+    device = joined(tmp_path, ONCE)
+    device.jobs.with_name("participations.json").write_bytes(content)
+    with pytest.raises(FedgramError, match="is damaged"):
+        device.report(request(ONCE, 1))
+
+
+def test_the_same_job_in_other_bytes_is_the_same_question(tmp_path: Path) -> None:
+    """Blanks behind the header of its file give a job another digest, and another seed too."""
+    content = ONCE.content
+    size = int.from_bytes(content[:8], "little")
+    spaced = (size + 8).to_bytes(8, "little") + content[8 : 8 + size] + b" " * 8 + content[8 + size :]
+    device = joined(tmp_path, ONCE)
+    assert "update" in device.report(request(ONCE, 1))
+    device.join({"job": spaced})
+    again = {**request(ONCE, 2), "job": sha256(spaced).hexdigest().encode()}
+    assert device.report(again) == TOOK_PART
+
+
+def test_requests_at_the_same_time_are_answered_one_by_one(tmp_path: Path) -> None:
+    device = joined(tmp_path, ONCE)
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda number: restarted(device).report(request(ONCE, number)), range(1, 9)))
+    assert sum("update" in reply for reply in replies) == 1

@@ -110,7 +110,7 @@ def test_failed_devices_are_replaced_and_nobody_counts_twice(tmp_path: Path) -> 
         assert len(asked) == len(set(asked))
         failed = sum(node in bad for node in asked)
         summed = [about for event, about in told if event == "round summed"][int(number) - 1]
-        assert summed["failed"] == ({"Broken": failed} if failed else {})
+        assert summed["failed"] == ({"failed": failed} if failed else {})
         assert (summed["asked"], summed["reports"]) == (len(asked), 9)
 
 

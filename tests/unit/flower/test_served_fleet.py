@@ -366,7 +366,7 @@ def test_a_run_that_gave_up_ends_its_server_app_and_can_be_tried_again(
 
     transport = LocalTransport(make_devices(tmp_path, TEXTS), misbehave)
     link, options = LocalLink(monkeypatch, {home.path: transport}), RunOptions(1, RoundPlan(12, 1.0, attempts=2))
-    wrong = r"round 1 was abandoned 2 times, .*0 of at least 1 reports .*\(12 Broken\)"
+    wrong = r"round 1 was abandoned 2 times, .*0 of at least 1 reports .*\(12 failed\)"
     with pytest.raises(GaveUp, match=wrong):
         run_of(home, tmp_path / "work", ONCE, options, tmp_path / "rounds")
     link.join()
