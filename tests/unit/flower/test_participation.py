@@ -228,9 +228,7 @@ def test_what_is_noted_is_not_what_was_typed(tmp_path: Path) -> None:
     assert noted[ONCE.question].keys() == {"spent", "round", "report", "open"}
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b"[]", b'{"x": {"spent": -5}}', b'{"x": {"spent": 0.5}}', b'{"y": 1}']
-)
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"x": {"spent": -5}}', b'{"x": {"spent": 0.5}}', b'{"y": 1}'])
 def test_a_device_with_a_damaged_note_takes_part_in_nothing(tmp_path: Path, content: bytes) -> None:
     device = joined(tmp_path, ONCE)
     device.jobs.with_name("participations.json").write_bytes(content)
