@@ -7,23 +7,28 @@ weights: by weight, the length of the difference of the two changes against that
 of rounding the operands of the recurrence to bfloat16 alone. Kernels that are wrong on this GPU, though right in
 Triton's interpreter, show here; without a GPU the rounding is all there is. Then each inner function of
 `neural/explicit_step.py` is timed by itself, and its bytes, each counted once, are compared with what a copy moves in
-that time.
+that time. Before that, some clients of a round are made to diverge: the sum must be that of the others, to the bit.
 """
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
-from benchmarks.federated_training import copied_bytes_a_second
+from benchmarks.federated_training import copied_bytes_a_second, make
 from benchmarks.measure import save
 from torch import Tensor
 
+from fedgram.federated.intake import Intake
 from fedgram.neural import explicit_step, gpu_kernels
+from fedgram.neural.local_training import train_clients
 from fedgram.neural.model import PRESETS, ModelShape, initial_weights, layer_weights
+from fedgram.neural.network import as_tensors
 
 Weights = dict[str, Tensor]
 
@@ -110,6 +115,38 @@ def inner_functions(
     yield "vector_gradients (of one moment)", activations * 11 * hidden, lambda: inner.vector_gradients(*slopes)
 
 
+def poisoned_round(preset: str) -> str:
+    """A round of clients of which some end with NaN, infinity or huge weights: the sum is that of the others."""
+    from fedgram.fedavg import engine
+
+    task, chunks = make(preset, 40, 2, 0, "cuda")
+    task = replace(task, plan=replace(task.plan, update_norm=1e4))  # which the others keep to
+    intake, bad, train = Intake(task), {3: float("nan"), 17: float("inf"), 30: 3e38}, train_clients
+    start = as_tensors(task.start, "cuda")
+    expected: dict[str, Tensor] = {}
+
+    def spoil(*arguments: Any) -> Any:
+        trained = train(*arguments)
+        for client, value in bad.items():
+            trained.weights["embedding"][client, 5, 7] = value
+        changes = {name: (w - start[name]).flatten(1).double() for name, w in trained.weights.items()}
+        norms = torch.stack([c.square().sum(dim=1) for c in changes.values()]).sum(dim=0).sqrt()
+        good = [c for c in range(40) if c not in bad]
+        assert float(norms[good].max()) < task.plan.update_norm
+        expected.update({name: (c[good] * 2.0**task.bits).round().long().sum(dim=0) for name, c in changes.items()})
+        return trained
+
+    setattr(engine, "train_clients", spoil)  # noqa: B010
+    try:
+        task.client_updates(task.broadcast(task.init()), chunks, intake)
+    finally:
+        setattr(engine, "train_clients", train)  # noqa: B010
+    same = all(np.array_equal(intake.total.arrays[name], e.cpu().numpy()) for name, e in expected.items())
+    if not same or intake.counted != set(range(40)) - bad.keys():
+        raise SystemExit("a client that diverged has changed the sum")
+    return f"{intake.total.devices} clients summed, {dict(intake.refused)} refused; the sum is that of the others"
+
+
 def seconds(work: Callable[[], object], *, repeats: int = 20) -> float:
     """Of one call among many, launched together."""
     for _ in range(3):
@@ -136,6 +173,7 @@ def main() -> None:
     save("gpu_kernels_compared", compared(shape, given.rows, given.length, device))
     if device == "cpu":
         return
+    print(poisoned_round(given.preset))
     speed, rows = copied_bytes_a_second(), []
     for name, size, work in inner_functions(shape, given.clients, given.rows, given.length):
         took = seconds(work)
