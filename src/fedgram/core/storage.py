@@ -30,8 +30,8 @@ os.umask(_UMASK)
 def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A binary file that appears under `path` when the block ends, and not at all if it fails.
 
-    It is written beside its final place, flushed to the disk, and renamed over whatever was there. What need not
-    outlive a power cut is not waited for: `durable=False`.
+    It is written beside its final place, flushed to the disk, and renamed over whatever was there. With
+    `durable=False` it is not flushed, and may be lost in a power cut.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a device or pipe, such as /dev/stdout, cannot be renamed over

@@ -50,7 +50,7 @@ NO_LIMITS = Limits(math.inf, math.inf)
 
 
 def at_most(sentences: Ragged, labels: float, rng: Stream) -> Ragged:
-    """The sentences, or as many of them, drawn at random, as have that many labels, their ends counted as labels."""
+    """The sentences; if they hold more than `labels` labels, their ends included, a random subset within the limit."""
     lengths = np.diff(sentences.offsets) + 1
     if lengths.sum() <= labels:
         return sentences

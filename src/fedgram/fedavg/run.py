@@ -28,7 +28,7 @@ _SHOWN = ("sll", "sll_e", "perplexity", "top1", "top3")
 
 
 class Diverged(FedgramError):
-    """A training that led nowhere."""
+    """Training diverged, or never improved on its start."""
 
 
 @dataclass(frozen=True, slots=True)

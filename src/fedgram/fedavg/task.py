@@ -120,7 +120,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FedAvgState:
-    """What the server has after `round` rounds: its model, and the mean loss a target of the last round."""
+    """What the server has after `round` rounds: its model, and the mean loss per target of the last round."""
 
     round: int
     model: ServerModel

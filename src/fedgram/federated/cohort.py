@@ -18,8 +18,8 @@ from fedgram.core.random import stream
 class RoundPlan:
     """How rounds are run.
 
-    `devices` are wanted in a round and `over_selection` times as many are invited; with fewer than `minimum` reports a
-    round is abandoned, and tried `attempts` times in all.
+    `devices` is the number of reports wanted per round, `over_selection` the devices to invite per report wanted. With
+    fewer than `minimum` reports a round is abandoned; `attempts` is the limit of attempts per round.
     """
 
     devices: int = 500

@@ -92,7 +92,7 @@ class SimulatedFleet:
         return self._sum_plain(call, reporting, tally)
 
     def _cohort(self, call: RoundCall) -> tuple[LongArray, LongArray, Tally]:
-        """Whose reports count, who was invited in vain, and how many dropped out or came too late."""
+        """The devices whose reports count, the invited devices whose reports do not, and the tally."""
         invited = call.order[: call.plan.invited]
         rng = stream(self._job.seed, "dropout", call.number, call.attempt)
         stays = rng.random(len(invited)) >= self._dropout

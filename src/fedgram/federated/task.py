@@ -68,7 +68,7 @@ def _add_fixed_point(total: LongArray, index: LongArray, values: FloatArray, sca
 
 @dataclass(slots=True, eq=False)
 class Total:
-    """The sum of updates in fixed point, `bits` bits behind the point; adding is exact, so order does not matter."""
+    """The sum of updates in fixed point, with `bits` fraction bits; adding is exact, so order does not matter."""
 
     bits: int
     arrays: dict[str, LongArray]
@@ -139,7 +139,7 @@ class FederatedTask(Protocol[State]):
 
     @property
     def name(self) -> str:
-        """Under which it is registered."""
+        """The name under which the task is registered."""
 
     @property
     def counting(self) -> bool:
@@ -147,7 +147,7 @@ class FederatedTask(Protocol[State]):
 
     @property
     def bits(self) -> int:
-        """Bits behind the point of a sum."""
+        """Fraction bits of a sum in fixed point."""
 
     @property
     def size(self) -> Mapping[str, int]:

@@ -15,7 +15,7 @@ from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write, sync_folder
 
 TOOK_PART = "took part already"  # what a device says that does not take part again
-MOST_OPEN = 8  # masked vectors of one participation that may be sent in vain
+MOST_OPEN = 8  # masked vectors that a device may send per participation without their round completing
 
 
 @dataclass(frozen=True, slots=True)

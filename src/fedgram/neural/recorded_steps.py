@@ -95,7 +95,7 @@ class RecordedSteps:
         graph.replay()
 
     def _record(self, clients: int) -> torch.cuda.CUDAGraph:
-        """Batches are empty while it is done, so that the trial run before it, which compiles, changes nothing."""
+        """Capture a step as a CUDA graph; batches are empty meanwhile, so that the warm-up run changes no weights."""
         self.words.fill_(BOS)
         self.targets.fill_(NOTHING)
         self._descend(clients)

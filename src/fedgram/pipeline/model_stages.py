@@ -132,7 +132,7 @@ def _write(work: Work, by: str, models: Approximations) -> None:
     for letter, model in models.by_letter().items():
         write_ngram(model, work.write(f"A_{by}_{letter}.ngram"))
     fits = {x: {"summed": fit.before, "kl_minimum": fit.after} for x, fit in models.fits.items()}
-    write_json(work.write(f"distillation_{by}.json"), {"cross_entropy": fits})
+    write_json(work.write(f"distillation_{by}.json"), {"cross_entropy": fits, "warnings": models.warnings()})
 
 
 def final(work: Work, cased: bool, budget: BudgetConfig) -> None:
