@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.core.storage import Artefact, Record, read_artefact, sync_folder, write_artefact
+from fedgram.core.storage import Artefact, Record, flush, read_artefact, write_artefact
 
 KIND, VERSION = "checkpoint", 1
 
@@ -25,7 +25,7 @@ def write_checkpoint(path: Path, number: int, record: Record, belongs_to: Mappin
     path.parent.mkdir(parents=True, exist_ok=True)
     fields = {"belongs_to": _plain(belongs_to), "number": number, "fields": dict(record.fields)}
     write_artefact(path, Artefact(KIND, VERSION, fields, record.arrays))
-    sync_folder(path.parent)
+    flush(path.parent)
 
 
 def read_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> tuple[int, Record]:

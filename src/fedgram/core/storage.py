@@ -59,9 +59,9 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Make sure that a file, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import InputError
-from fedgram.core.storage import atomic_write, sync_folder
+from fedgram.core.storage import atomic_write, flush
 
 TOOK_PART = "took part already"  # what a device says that does not take part again
 MOST_OPEN = 8  # masked vectors that a device may send per participation without their round completing
@@ -79,7 +79,7 @@ class Participations:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with atomic_write(self._path) as file:
             file.write(json.dumps({**self._read(), job: asdict(noted)}).encode())
-        sync_folder(self._path.parent)
+        flush(self._path.parent)
 
 
 def _is_sound(noted: Participation) -> bool:

@@ -28,7 +28,7 @@ from typing import Any
 from fedgram import __version__
 from fedgram.core.errors import FedgramError, InputError, InvariantError
 from fedgram.core.sources import code_digest
-from fedgram.core.storage import atomic_write
+from fedgram.core.storage import atomic_write, flush
 from fedgram.pipeline.strict_toml import digest
 
 MANIFEST, LOCK, WORK = "manifest.json", ".lock", ".work"
@@ -176,10 +176,10 @@ class Workspace:
         self._manifest.pop(stage.name, None)  # from here until the end the stage has no files that can be trusted
         self._write_manifest()
         for name in stage.outputs:
-            _flush(folder / name)
+            flush(folder / name)
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).replace(self.folder / name)
-        _flush(self.folder)
+        flush(self.folder)
         self._manifest[stage.name] = {**noted, "files": files}
         self._write_manifest()
         shutil.rmtree(folder, ignore_errors=True)
@@ -279,15 +279,6 @@ def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     if found != _FORMAT:
         raise InputError(path, f"has format {found!r}, not {_FORMAT}", remedy=remedy)
     return artefacts
-
-
-def _flush(path: Path) -> None:
-    """To the disk, before something is renamed over what it replaces."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _peak_bytes() -> int:
