@@ -21,13 +21,13 @@ from fedgram.automata.compose import compose, compose_model, with_unknown_as_uni
 from fedgram.automata.lexicon import spell_words
 from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import Ragged
-from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topology
-from fedgram.distill.capitalization import Capitalizer, CaseClasses
-from fedgram.distill.casing import casing_of
+from fedgram.distill.casing.cap_sample_approx import cased_counting_step, cased_topology
+from fedgram.distill.casing.capitalization import Capitalizer, CaseClasses
+from fedgram.distill.casing.cased_words import casing_of
 from fedgram.distill.sample_approx import Counting, CountingOptions, PlainCounting, count_samples, counting_step, fit
 from fedgram.distill.source import NGramSource, Step
 from fedgram.text.corpus import Corpus, read_corpus
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import EOS, Vocabulary
 from fedgram.text.wordpieces import MARK, piece_vocabulary, train_pieces
 

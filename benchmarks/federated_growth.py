@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from benchmarks.measure import save
 
-from fedgram.fedavg.task import FedAvgState, FederatedAveraging, TrainingPlan
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.fleet import RoundSum
 from fedgram.federated.job import Job
@@ -28,6 +27,7 @@ from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import Population, open_population, write_population
 from fedgram.text.vocabulary import Vocabulary
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging, TrainingPlan
 
 SENTENCES, LENGTH, ROUNDS = 10, 12, 3
 

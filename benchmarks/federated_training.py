@@ -20,13 +20,13 @@ import torch
 from benchmarks.measure import save
 
 from fedgram.core.arrays import Ragged
-from fedgram.fedavg.engine import Chunk, chunk_size
-from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
 from fedgram.federated.intake import Intake
 from fedgram.neural.batching import NOTHING, pack_clients
-from fedgram.neural.devices import choose_device
 from fedgram.neural.model import PRESETS, initial_weights, word_losses
 from fedgram.neural.network import as_arrays, as_tensors
+from fedgram.neural.torch_devices import choose_device
+from fedgram.training.fedavg_engine import Chunk, chunk_size
+from fedgram.training.fedavg_task import FederatedAveraging, TrainingPlan
 
 ROWS, LENGTH = 8, 12
 

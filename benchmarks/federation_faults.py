@@ -23,27 +23,27 @@ import numpy as np
 from benchmarks.light_devices import LightDevice
 from benchmarks.measure import save
 
-from fedgram.fedavg.task import FedAvgState, FederatedAveraging, TrainingPlan
+from fedgram.deployment.device import Device
+from fedgram.deployment.flower.control import admit
+from fedgram.deployment.flower.processes import end, start_superlink, wait_until_served
+from fedgram.deployment.folder import FederationConfig, make_folder, open_folder
+from fedgram.deployment.journal import read_status
+from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
+from fedgram.deployment.remote_fleet import Patience
+from fedgram.deployment.served_fleet import ServedFleet
+from fedgram.deployment.store import open_store, write_store
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.fleet import Fleet
 from fedgram.federated.job import Job
 from fedgram.federated.rounds import Run, RunOptions, run_rounds
 from fedgram.federated.simulation import SimulatedFleet
-from fedgram.flower.control import admit
-from fedgram.flower.device import Device
-from fedgram.flower.folder import FederationConfig, make_folder, open_folder
-from fedgram.flower.journal import read_status
-from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.flower.processes import end, start_superlink, wait_until_served
-from fedgram.flower.remote_fleet import Patience
-from fedgram.flower.served_fleet import ServedFleet
-from fedgram.flower.store import open_store, write_store
 from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.model import ModelShape, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import Population, population_from_messages
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging, TrainingPlan
 
 SEED, AFTER, IN_A_ROUND = 3, 1.0, 2  # seconds, longer than a round; and kills
 

@@ -27,7 +27,15 @@ from benchmarks.federation_faults import server_app
 from benchmarks.light_devices import LightDevice
 from benchmarks.measure import save
 
-from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
+from fedgram.deployment.device import Device
+from fedgram.deployment.flower.control import admit
+from fedgram.deployment.flower.processes import end, start_superlink, wait_until_served
+from fedgram.deployment.folder import FederationConfig, Folder, make_folder, open_folder
+from fedgram.deployment.journal import read_status
+from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
+from fedgram.deployment.remote_fleet import Patience
+from fedgram.deployment.served_fleet import ServedFleet
+from fedgram.deployment.store import DeviceStore, write_store
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job, job_from_bytes
 from fedgram.federated.rounds import RunOptions, run_rounds
@@ -35,18 +43,10 @@ from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Update
 from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.federated.wire import update_to_bytes
-from fedgram.flower.control import admit
-from fedgram.flower.device import Device
-from fedgram.flower.folder import FederationConfig, Folder, make_folder, open_folder
-from fedgram.flower.journal import read_status
-from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.flower.processes import end, start_superlink, wait_until_served
-from fedgram.flower.remote_fleet import Patience
-from fedgram.flower.served_fleet import ServedFleet
-from fedgram.flower.store import DeviceStore, write_store
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.vocabulary import Vocabulary
+from fedgram.training.fedavg_task import FederatedAveraging, TrainingPlan
 
 PROCESSES, WORDS, SAY = 4, 1000, 10.0
 UNIGRAMS = "unigrams"

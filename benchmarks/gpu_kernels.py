@@ -25,7 +25,8 @@ from benchmarks.measure import save
 from torch import Tensor
 
 from fedgram.federated.intake import Intake
-from fedgram.neural import explicit_step, gpu_kernels
+from fedgram.neural import explicit_step
+from fedgram.neural.gpu import kernels as gpu_kernels
 from fedgram.neural.local_training import train_clients
 from fedgram.neural.model import PRESETS, ModelShape, initial_weights, layer_weights
 from fedgram.neural.network import as_tensors
@@ -117,7 +118,7 @@ def inner_functions(
 
 def poisoned_round(preset: str) -> str:
     """A round of clients of which some end with NaN, infinity or huge weights: the sum is that of the others."""
-    from fedgram.fedavg import engine
+    from fedgram.training import fedavg_engine as engine
 
     task, chunks = make(preset, 40, 2, 0, "cuda")
     task = replace(task, plan=replace(task.plan, update_norm=1e4))  # which the others keep to

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
-from fedgram.flower.folder import Folder
-from fedgram.flower.grid_transport import from_records, to_records
+from fedgram.deployment.flower.grid_transport import from_records, to_records
+from fedgram.deployment.folder import Folder
 
 Answer = Callable[[str, dict[str, bytes]], Mapping[str, bytes]]
 

@@ -20,9 +20,9 @@ from fedgram.automata.approximate import adopt_topology
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
 from fedgram.distill.network_source import NetworkSource
 from fedgram.distill.sample_approx import CountingOptions, count_samples, counting_step, fit
-from fedgram.neural.devices import choose_device
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Network, read_network, word_coding
+from fedgram.neural.torch_devices import choose_device
 from fedgram.text.vocabulary import BOS, EOS
 
 T = TypeVar("T")

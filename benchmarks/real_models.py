@@ -34,7 +34,7 @@ def send(config: Path, workspace: Path, folder: Path) -> None:
 
 def count(folder: Path) -> None:
     """Infer the topology, and count both networks."""
-    from fedgram.neural.devices import choose_device
+    from fedgram.neural.torch_devices import choose_device
     from fedgram.pipeline.model_stages import pieces_way, words_way
 
     c, device, workers = read_config(folder / "run.toml", RunConfig), str(choose_device("auto")), os.cpu_count() or 1

@@ -81,10 +81,10 @@ class Setting:
     """What recipes with the same start share: the population's words in the ids of a network, and its first weights."""
 
     def __init__(self, preset: str, data: Path, pieces: Path | None, epochs: int, rate: float, rows: int) -> None:
-        from fedgram.neural.central_training import CentralTraining, train_centrally
-        from fedgram.neural.devices import choose_device
         from fedgram.neural.model import PRESETS, ModelShape, initial_weights
         from fedgram.neural.network import as_arrays, piece_coding, word_coding
+        from fedgram.neural.torch_devices import choose_device
+        from fedgram.training.central_training import CentralTraining, train_centrally
 
         began = perf_counter()
         self.device, self.preset, shape = choose_device("auto"), preset, PRESETS[preset].shape
@@ -109,8 +109,6 @@ class Setting:
 
     def train(self, name: str, rounds: int, *, gradient_norm: float | None = None) -> Any:
         """Train by a recipe; a limit on gradients, however large, has torch differentiate in single precision."""
-        from fedgram.fedavg.run import Following, Moment, train
-        from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
         from fedgram.federated.averaging import ServerStep
         from fedgram.federated.cohort import RoundPlan
         from fedgram.federated.job import Job
@@ -118,6 +116,8 @@ class Setting:
         from fedgram.federated.simulation import SimulatedFleet
         from fedgram.neural.local_training import LocalTraining
         from fedgram.neural.scoring import text_to_score
+        from fedgram.training.fedavg_task import FederatedAveraging, Schedule, TrainingPlan
+        from fedgram.training.federated_training import Following, Moment, train
 
         recipe = RECIPES[name]
         plan = TrainingPlan(

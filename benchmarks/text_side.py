@@ -18,7 +18,7 @@ from benchmarks.measure import save
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import LongArray
-from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.convergence import measure_convergence
 from fedgram.federated.job import Job
@@ -28,7 +28,7 @@ from fedgram.federated.unigram_collection import RoundCounts, UnigramTask
 from fedgram.text.corpus import read_corpus
 from fedgram.text.normalize import normalize
 from fedgram.text.population import Population, open_population, write_messages
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary, read_vocabulary
 from fedgram.text.wordpieces import train_pieces
 

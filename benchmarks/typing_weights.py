@@ -18,11 +18,11 @@ from benchmarks.measure import save
 
 from fedgram.core.arrays import FloatArray
 from fedgram.core.random import stream
-from fedgram.device.glide import GlideOptions, Glider, synthesize_trail
-from fedgram.device.keyboard import Keyboard, TapOptions
-from fedgram.device.reader import open_model
-from fedgram.device.spatial import Layout, load_layout, noisy_taps
-from fedgram.device.spelling import word_key
+from fedgram.fgram.reader import open_model
+from fedgram.fgram.spelling import word_key
+from fedgram.keyboard.decoder import Keyboard, TapOptions
+from fedgram.keyboard.glide import GlideOptions, Glider, synthesize_trail
+from fedgram.keyboard.layout import Layout, load_layout, noisy_taps
 from fedgram.text.population import open_population
 
 Weights = TypeVar("Weights", bound=Any)

@@ -1,7 +1,7 @@
 """FederatedAveraging on a page: one device after another, one sentence after another, nothing stacked.
 
-The readable specification of `fedgram.fedavg`; `tests/unit/fedavg/test_engine.py` compares the two. Run it with
-`python examples/fed_avg.py`.
+The readable specification of `fedgram.training`; `tests/unit/training/test_fedavg_engine.py` compares the two.
+Run it with `python examples/fed_avg.py`.
 """
 
 import numpy as np
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from fedgram.core.arrays import Ragged
-from fedgram.fedavg.task import TrainingPlan
 from fedgram.federated.cohort import draw_order
 from fedgram.federated.task import device_stream
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, initial_weights, word_losses
 from fedgram.neural.network import word_coding
 from fedgram.text.population import population_from_messages
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import BOS, EOS
+from fedgram.training.fedavg_task import TrainingPlan
 
 
 def batches(sentences: Ragged, order: list[int], plan: TrainingPlan) -> list[list[list[int]]]:

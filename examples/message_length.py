@@ -22,7 +22,7 @@ from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.population import ClientDataset, population_from_messages
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 
 LONGEST = 50  # words of a message that count
 

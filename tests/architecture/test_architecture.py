@@ -31,8 +31,8 @@ def test_a_device_of_a_secure_round_starts_light() -> None:
 
 
 def test_the_device_reader_stands_alone() -> None:
-    loaded = imported_by("import fedgram.device.reader")
-    assert {name.split(".")[1] for name in loaded if name.startswith("fedgram.")} == {"core", "device", "text"}
+    loaded = imported_by("import fedgram.fgram.reader")
+    assert {name.split(".")[1] for name in loaded if name.startswith("fedgram.")} == {"core", "fgram", "text"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
-import { Fgram, FgramError } from "../../src/fedgram/web/static/fgram.js";
+import { Fgram, FgramError } from "../../src/fedgram/keyboard/web/static/fgram.js";
 
 const folder = process.argv[2];
 const load = (/** @type {string} */ path) => {
@@ -48,7 +48,7 @@ for (const name of readdirSync(join(folder, "refused"))) {
 }
 
 // Files whose checksums match but whose content was changed at random: refused or answered.
-const { checksum } = await import("../../src/fedgram/web/static/fgram.js");
+const { checksum } = await import("../../src/fedgram/keyboard/web/static/fgram.js");
 const whole = new Uint8Array(load(join(folder, "wide.fgram")));
 let seed = 1;
 const random = (/** @type {number} */ n) => (seed = (Math.imul(seed, 1103515245) + 12345) & 0x7fffffff) % n;

@@ -1,9 +1,9 @@
 // Types with the keyboard of the page, without the page: node check_session.mjs MODEL
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { Fgram } from "../../src/fedgram/web/static/fgram.js";
-import { Session } from "../../src/fedgram/web/static/session.js";
-import { loadLayout, wordKey } from "../../src/fedgram/web/static/typing.js";
+import { Fgram } from "../../src/fedgram/keyboard/web/static/fgram.js";
+import { Session } from "../../src/fedgram/keyboard/web/static/session.js";
+import { loadLayout, wordKey } from "../../src/fedgram/keyboard/web/static/typing.js";
 
 const bytes = readFileSync(process.argv[2]);
 const model = Fgram.open(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength));

@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
-import { Fgram } from "../../src/fedgram/web/static/fgram.js";
-import { Glider, Keyboard, PersonalModel, loadLayout } from "../../src/fedgram/web/static/typing.js";
+import { Fgram } from "../../src/fedgram/keyboard/web/static/fgram.js";
+import { Glider, Keyboard, PersonalModel, loadLayout } from "../../src/fedgram/keyboard/web/static/typing.js";
 
 const folder = process.argv[2];
 const near = (a, b, what) => assert.ok(Math.abs(a - b) < 1e-5, `${what}: ${a} is not ${b}`);

@@ -18,10 +18,10 @@ from fedgram.automata.build import count_ngrams
 from fedgram.automata.model import NGramModel
 from fedgram.automata.smoothing import smooth
 from fedgram.core.arrays import Ragged
-from fedgram.device.layout import HEADER_BYTES
-from fedgram.device.pack import pack
-from fedgram.device.reader import PackedModel, open_model
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.fgram.frame import HEADER_BYTES
+from fedgram.fgram.pack import pack
+from fedgram.fgram.reader import PackedModel, open_model
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.fgram_vectors import write_vectors
 
 from fedgram.core.errors import InputError
-from fedgram.device.reader import open_model
+from fedgram.fgram.reader import open_model
 
 HERE = Path(__file__).parent
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from tests.conformance.fgram_vectors import models
 
-from fedgram.device.glide import Glider, synthesize_trail
-from fedgram.device.keyboard import Keyboard
-from fedgram.device.pack import pack
-from fedgram.device.personal import PersonalModel
-from fedgram.device.reader import open_model
-from fedgram.device.spatial import load_layout, noisy_taps
-from fedgram.device.spelling import word_key
+from fedgram.fgram.pack import pack
+from fedgram.fgram.reader import open_model
+from fedgram.fgram.spelling import word_key
+from fedgram.keyboard.decoder import Keyboard
+from fedgram.keyboard.glide import Glider, synthesize_trail
+from fedgram.keyboard.layout import load_layout, noisy_taps
+from fedgram.keyboard.personal import PersonalModel
 
 
 def vectors(board: Keyboard) -> dict[str, Any]:

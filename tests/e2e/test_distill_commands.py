@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.distill.test_capitalization import SENTENCES
+from tests.unit.distill.casing.test_capitalization import SENTENCES
 
 from fedgram.cli.main import run
 from fedgram.distill.nn2wfa import WordNN2WFA

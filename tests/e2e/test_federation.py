@@ -17,23 +17,23 @@ import pytest
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
+from fedgram.deployment.flower.control import is_up
+from fedgram.deployment.flower.processes import end, environment, start_supernode, wait_until_served
+from fedgram.deployment.folder import Folder, open_folder
+from fedgram.deployment.journal import read_status
+from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
+from fedgram.deployment.remote_fleet import Patience
+from fedgram.deployment.served_fleet import ServedFleet
+from fedgram.deployment.stages import masking_of
+from fedgram.deployment.store import open_store
+from fedgram.deployment.supervision import check_reachable
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job, find_task
 from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import UnigramTask
-from fedgram.flower.control import is_up
-from fedgram.flower.folder import Folder, open_folder
-from fedgram.flower.journal import read_status
-from fedgram.flower.keeping import check_reachable
-from fedgram.flower.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.flower.processes import end, environment, start_supernode, wait_until_served
-from fedgram.flower.remote_fleet import Patience
-from fedgram.flower.served_fleet import ServedFleet
-from fedgram.flower.stages import masking_of
-from fedgram.flower.store import open_store
 from fedgram.text.population import open_population, write_messages
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
 CONFIG = """

@@ -18,10 +18,10 @@ from tests.chromium import CHROMIUM, Chromium
 from fedgram.automata.build import count_ngrams
 from fedgram.automata.smoothing import smooth
 from fedgram.core.arrays import Ragged
-from fedgram.device.pack import pack
-from fedgram.device.reader import open_model
-from fedgram.device.spatial import load_layout
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.fgram.pack import pack
+from fedgram.fgram.reader import open_model
+from fedgram.keyboard.layout import load_layout
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")

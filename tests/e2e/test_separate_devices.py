@@ -10,8 +10,7 @@ import pytest
 from tests.reference.federated_tasks import bits_of
 from tests.reference.random_models import random_topology
 
-from fedgram.distill.ngram_collection import Limits, NGramCollection
-from fedgram.fedavg.task import FederatedAveraging, TrainingPlan
+from fedgram.distill.refit.ngram_collection import Limits, NGramCollection
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
@@ -22,8 +21,9 @@ from fedgram.federated.wire import record_to_bytes
 from fedgram.neural.model import ModelShape, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import population_from_messages, write_population
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
+from fedgram.training.fedavg_task import FederatedAveraging, TrainingPlan
 
 WORDS = Vocabulary.of(["i", "you", "the", "a", "to", "is", "in", "it", "my", "we", "of", "and", "that", "have"])
 SEED, CLIENTS = 11, 3

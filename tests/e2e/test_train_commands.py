@@ -18,7 +18,7 @@ from fedgram.core.checkpoint import Checkpoints
 from fedgram.neural.network import read_network
 from fedgram.text.normalize import uncase
 from fedgram.text.population import population_from_messages, write_population
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 
 RUN = ["--preset", "W_demo", "--clients-per-round", 12, "--max-sentences", 12, "--evaluate-every", 2, "--dev-users", 4]
 

@@ -16,7 +16,7 @@ from fedgram.core.arrays import Ragged
 from fedgram.formats.kenlm import write_kenlm
 from fedgram.formats.onboard import write_onboard
 from fedgram.formats.presage import write_presage
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
 _PRESAGE = """<Presage>

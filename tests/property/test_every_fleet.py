@@ -17,6 +17,8 @@ from tests.reference.federated_tasks import ThreadRanks
 from fedgram.core.arrays import IntArray
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record
+from fedgram.deployment.remote_fleet import Patience, RemoteFleet
+from fedgram.deployment.transport import Reply, Request
 from fedgram.federated import job as jobs
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.counting import CountingTask, Sums
@@ -30,8 +32,6 @@ from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import Member, Total, Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.federated.wire import update_to_bytes
-from fedgram.flower.remote_fleet import Patience, RemoteFleet
-from fedgram.flower.transport import Reply, Request
 from fedgram.text.population import ClientDataset, Population
 
 DEVICES, BITS = 10_000, 12

@@ -9,9 +9,8 @@ from tests.reference.random_models import random_topology
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.storage import Record
-from fedgram.distill.ngram_collection import Limits, NGramCollection
-from fedgram.distill.pair_sketch import PairCollection, SketchSize
-from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
+from fedgram.distill.refit.ngram_collection import Limits, NGramCollection
+from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.averaging import ServerStep
 from fedgram.federated.task import FederatedTask
 from fedgram.federated.unigram_collection import UnigramTask
@@ -19,6 +18,7 @@ from fedgram.neural.model import ModelShape, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import Population, population_from_messages
 from fedgram.text.vocabulary import Vocabulary
+from fedgram.training.fedavg_task import FederatedAveraging, Schedule, TrainingPlan
 
 WORDS = Vocabulary.of([f"w{k}" for k in range(8)])
 

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgram.device.keyboard import TapOptions
+from fedgram.keyboard.decoder import TapOptions
 
 
 def alignment(cost: NDArray[np.float64], word: list[int], options: TapOptions) -> float:

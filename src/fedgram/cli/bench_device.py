@@ -11,11 +11,11 @@ import click
 from fedgram.automata.sampling import sample_sentences
 from fedgram.cli.console import json_option, show, steps
 from fedgram.core.arrays import Ragged
-from fedgram.device.measure import measure, measure_typing, seconds_of
-from fedgram.device.pack import unpack_model
-from fedgram.device.reader import open_model
-from fedgram.device.spatial import LAYOUTS, load_layout
+from fedgram.fgram.pack import unpack_model
+from fedgram.fgram.reader import open_model
 from fedgram.formats.arpa import write_arpa
+from fedgram.keyboard.layout import LAYOUTS, load_layout
+from fedgram.keyboard.speed import measure, measure_typing, seconds_of
 
 _SENTENCES = 30_000
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fedgram.cli.console import json_option, show, steps
-from fedgram.distill.capitalization import Capitalizer
+from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.formats.models import READERS, model_suffix, read_model
 from fedgram.text.corpus import open_text, whole_lines
 

@@ -12,7 +12,6 @@ from fedgram.cli.console import bytes_of, json_option, output_path, show, steps
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
 from fedgram.text.corpus import open_text, whole_lines
-from fedgram.text.grammar import LANGUAGES
 from fedgram.text.importers import FORMATS, read_messages
 from fedgram.text.normalize import normalize, uncase
 from fedgram.text.population import (
@@ -23,7 +22,8 @@ from fedgram.text.population import (
     write_messages,
     write_population,
 )
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.grammar import LANGUAGES
+from fedgram.text.synthetic.typists import SyntheticPopulation
 
 Rows = Iterable[tuple[str, str, str | None]]
 

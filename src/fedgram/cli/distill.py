@@ -20,16 +20,16 @@ from fedgram.automata.prune import prune_to_size
 from fedgram.automata.topology import Topology
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.cli.console import Steps, json_option, output_path, show, steps
-from fedgram.cli.sources import DEVICES, counting_options, join_ranks_of, open_source, pieces_of
 from fedgram.core.errors import InputError
-from fedgram.distill.cap_sample_approx import cased_counting_step, cased_topology
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.casing import casing_of
+from fedgram.distill.casing.cap_sample_approx import cased_counting_step, cased_topology
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model, infer_word_model
 from fedgram.distill.nn2wfa import PieceNN2WFA, count_by_pieces, fit_within
 from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks, count_samples, counting_step, fit
 from fedgram.distill.source import SourceModel
+from fedgram.distill.sources import DEVICES, counting_options, join_ranks_of, open_source, pieces_of
 from fedgram.distill.spelling import SpellsItself, spellable_words
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
 from fedgram.text.vocabulary import SPECIAL, Vocabulary

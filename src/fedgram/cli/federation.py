@@ -46,8 +46,8 @@ folder_argument = click.argument("folder", metavar="DIR")
 @json_option
 def init_command(folder: Path, also: tuple[str, ...], as_json: bool, **config: Any) -> None:
     """Make a federation's folder: configuration, keys, certificates, and the app for `flwr run`."""
-    from fedgram.flower.folder import FederationConfig, make_folder
-    from fedgram.flower.processes import require_flower
+    from fedgram.deployment.flower.processes import require_flower
+    from fedgram.deployment.folder import FederationConfig, make_folder
 
     require_flower()
     made = make_folder(folder, FederationConfig(**config), also)
@@ -66,7 +66,7 @@ def devices_command(users: str, output: Path, split: str, most: int | None, as_j
 
     Every user becomes DIR/NUMBER.sqlite, where NUMBER is the user's place in the population, as in simulations.
     """
-    from fedgram.flower.store import write_population_stores
+    from fedgram.deployment.store import write_population_stores
 
     with steps() as step:
         step.begin(f"Reading {users}")
@@ -85,10 +85,10 @@ def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
 
     Other machines reach the interface for devices and nothing else. Its log is DIR/server/superlink.log.
     """
-    from fedgram.flower.folder import open_folder
-    from fedgram.flower.keeping import alone, check_free, check_ready_to_serve, keep, log_of
-    from fedgram.flower.metrics import serve_metrics
-    from fedgram.flower.processes import start_superlink, wait_until_served
+    from fedgram.deployment.flower.processes import start_superlink, wait_until_served
+    from fedgram.deployment.folder import open_folder
+    from fedgram.deployment.metrics import serve_metrics
+    from fedgram.deployment.supervision import alone, check_free, check_ready_to_serve, keep, log_of
 
     home = open_folder(folder)
     if not home.config.tls and host not in ("127.0.0.1", "localhost", "::1"):
@@ -111,9 +111,9 @@ def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
 
 
 def _metrics(home: Any) -> str:
-    from fedgram.flower.control import nodes
-    from fedgram.flower.journal import read_status
-    from fedgram.flower.metrics import metrics_text
+    from fedgram.deployment.flower.control import nodes
+    from fedgram.deployment.journal import read_status
+    from fedgram.deployment.metrics import metrics_text
 
     try:
         by_status = Counter(node["status"] for node in nodes(home))
@@ -128,9 +128,9 @@ def _metrics(home: Any) -> str:
 @click.argument("key", metavar="KEY.pub", type=click.Path(path_type=Path))
 def admit_command(folder: str, number: int, key: Path) -> None:
     """Let a device in: its number, and the public key that it made when it first joined."""
-    from fedgram.flower.control import admit
-    from fedgram.flower.folder import open_folder
-    from fedgram.flower.keys import read_public_key
+    from fedgram.deployment.flower.control import admit
+    from fedgram.deployment.folder import open_folder
+    from fedgram.deployment.keys import read_public_key
 
     if not admit(open_folder(folder), read_public_key(key), f"device-{number}"):
         raise InputError(key, "was admitted before")
@@ -151,12 +151,12 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
     The first time, a key is made in DIR/nodes/device-N, and the server must admit it; on the server's own machine that
     is done at once.
     """
-    from fedgram.flower.control import admit
-    from fedgram.flower.folder import open_folder
-    from fedgram.flower.keeping import alone, check_free, check_reachable, keep, log_of, why_refused
-    from fedgram.flower.keys import free_port, read_public_key, write_device_key
-    from fedgram.flower.processes import require_flower, start_supernode
-    from fedgram.flower.store import open_store
+    from fedgram.deployment.flower.control import admit
+    from fedgram.deployment.flower.processes import require_flower, start_supernode
+    from fedgram.deployment.folder import open_folder
+    from fedgram.deployment.keys import free_port, read_public_key, write_device_key
+    from fedgram.deployment.store import open_store
+    from fedgram.deployment.supervision import alone, check_free, check_reachable, keep, log_of, why_refused
 
     require_flower()
     home, store = open_folder(folder), open_store(data)
@@ -187,9 +187,9 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
 @json_option
 def status_command(folder: str, as_json: bool) -> None:
     """Say which nodes there are, how the rounds go, and how much privacy they spent."""
-    from fedgram.flower.control import Unreachable, nodes
-    from fedgram.flower.folder import open_folder
-    from fedgram.flower.journal import NO_NOISE, read_status
+    from fedgram.deployment.flower.control import Unreachable, nodes
+    from fedgram.deployment.folder import open_folder
+    from fedgram.deployment.journal import NO_NOISE, read_status
 
     home = open_folder(folder)
     try:
@@ -240,9 +240,9 @@ def run_command(
     server was killed; after a change, only the affected stages run again. With --shard several servers collect a share
     of every round each, and their sums are added.
     """
-    from fedgram.flower.folder import CONFIG, open_folder
-    from fedgram.flower.processes import require_flower, wait_until_served
-    from fedgram.flower.stages import Servers, on_federation
+    from fedgram.deployment.flower.processes import require_flower, wait_until_served
+    from fedgram.deployment.folder import CONFIG, open_folder
+    from fedgram.deployment.stages import Servers, on_federation
     from fedgram.pipeline.config import read_run_config
 
     require_flower()
@@ -271,9 +271,9 @@ def collect_command(folder: str, shared: Path) -> None:
     SHARED is a folder that both machines can write to, for instance over NFS. Run this beside `federation serve`; the
     other machine runs `fedgram federation run … --shard SHARED`. Only sums pass through SHARED.
     """
-    from fedgram.flower.folder import open_folder
-    from fedgram.flower.keeper import keep_collecting
-    from fedgram.flower.processes import require_flower, wait_until_served
+    from fedgram.deployment.flower.processes import require_flower, wait_until_served
+    from fedgram.deployment.folder import open_folder
+    from fedgram.deployment.keeper import keep_collecting
 
     require_flower()
     home = open_folder(folder)

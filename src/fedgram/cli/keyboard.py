@@ -3,7 +3,7 @@
 import click
 
 from fedgram.core.errors import FedgramError, MissingDependencyError
-from fedgram.web.app import make_app
+from fedgram.keyboard.web.app import make_app
 
 
 @click.command("keyboard")

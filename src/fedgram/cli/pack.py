@@ -6,7 +6,7 @@ from time import perf_counter
 import click
 
 from fedgram.cli.console import json_option, output_path, show, steps
-from fedgram.device.pack import pack
+from fedgram.fgram.pack import pack
 from fedgram.formats.models import READERS, model_suffix, read_model
 
 

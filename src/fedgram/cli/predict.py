@@ -7,7 +7,7 @@ import numpy as np
 
 from fedgram.cli.console import json_option
 from fedgram.core.errors import FedgramError
-from fedgram.device.reader import MAX_PREDICTIONS, open_model
+from fedgram.fgram.reader import MAX_PREDICTIONS, open_model
 from fedgram.text.normalize import normalize
 
 

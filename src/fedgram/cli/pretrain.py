@@ -6,8 +6,8 @@ from time import perf_counter
 import click
 
 from fedgram.cli.console import json_option, output_path, show, steps
-from fedgram.cli.networks import coding_for, device_option, network_shape
 from fedgram.core.arrays import Ragged
+from fedgram.neural.new_network import coding_for, device_option, network_shape
 from fedgram.text.corpus import read_corpus
 from fedgram.text.vocabulary import SPECIAL
 
@@ -35,10 +35,10 @@ def command(
     """
     import torch
 
-    from fedgram.neural.central_training import CentralTraining, train_centrally
-    from fedgram.neural.devices import choose_device
     from fedgram.neural.model import initial_weights
     from fedgram.neural.network import Network, as_arrays, write_network
+    from fedgram.neural.torch_devices import choose_device
+    from fedgram.training.central_training import CentralTraining, train_centrally
 
     began, place = perf_counter(), choose_device(device)
     if place.type == "cpu":

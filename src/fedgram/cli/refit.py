@@ -15,11 +15,8 @@ from fedgram.cli.console import Steps, json_option, output_path, secure_option, 
 from fedgram.cli.distill import model_input, model_output, size
 from fedgram.cli.unigrams import clip_value
 from fedgram.core.errors import InputError
-from fedgram.distill.counted_ngrams import counting_settings, read_counted, write_counted
-from fedgram.distill.ngram_collection import Limits
-from fedgram.distill.ngram_growth import Growth
-from fedgram.distill.pair_sketch import SketchSize
-from fedgram.distill.refit import (
+from fedgram.distill.refit.counted_ngrams import counting_settings, read_counted, write_counted
+from fedgram.distill.refit.federated_refit import (
     ATTEMPTS,
     CountedNGrams,
     Passes,
@@ -28,6 +25,9 @@ from fedgram.distill.refit import (
     count_on_devices,
     refit_to_counts,
 )
+from fedgram.distill.refit.ngram_collection import Limits
+from fedgram.distill.refit.ngram_growth import Growth
+from fedgram.distill.refit.pair_sketch import SketchSize
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedgram.cli.console import json_option
-from fedgram.cli.networks import device_option
+from fedgram.neural.new_network import device_option
 from fedgram.pipeline.config import PRESETS, Language, RunConfig, preset_path, read_run_config
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def execute(
 
 
 def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float) -> None:
-    from fedgram.device.reader import open_model
+    from fedgram.fgram.reader import open_model
     from fedgram.pipeline.evaluation_stages import BASELINE, EXAMPLES, FINAL
 
     found = json.loads((workspace / "evaluation.json").read_text("utf-8"))["uncased"]["models"]

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from fedgram.cli.console import json_option, show, steps
-from fedgram.cli.networks import device_option
+from fedgram.neural.new_network import device_option
 from fedgram.text.population import SPLITS, open_population
 
 
@@ -26,9 +26,9 @@ def command(network: str, users: str, split: str, max_users: int | None, device:
     import torch
 
     from fedgram.core.errors import InputError
-    from fedgram.neural.devices import choose_device
     from fedgram.neural.network import as_tensors, read_network
     from fedgram.neural.scoring import score, text_to_score
+    from fedgram.neural.torch_devices import choose_device
 
     place = choose_device(device)
     if place.type == "cpu":

@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from fedgram.cli.console import json_option, output_path, secure_option, show, steps
-from fedgram.cli.networks import check_start, coding_for, device_option, network_shape, presets_table
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.parent import end_with
 from fedgram.core.storage import atomic_write
+from fedgram.neural.new_network import check_start, coding_for, device_option, network_shape, presets_table
 
 _LOOK, _LAST_WORDS = 0.1, 10.0  # seconds
 
@@ -116,7 +116,7 @@ def command(**options: Any) -> None:
     along the mean. Of the rounds that were scored, the one with the best SLL^e on dev users is written; without dev
     users, the last. A checkpoint is kept in OUTPUT.checkpoints. With several GPUs or machines, start it with torchrun.
     """
-    from fedgram.neural.devices import choose_device
+    from fedgram.neural.torch_devices import choose_device
 
     device = choose_device(options["device"])
     alone = device.type != "cpu" or options["secure_aggregation"]
@@ -177,8 +177,6 @@ def _await_first(running: "list[subprocess.Popen[bytes]]") -> int:
 def _train(device: str, options: dict[str, Any]) -> None:
     import torch
 
-    from fedgram.fedavg.run import Following, Moment, train
-    from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
     from fedgram.federated.averaging import ServerStep
     from fedgram.federated.cohort import RoundPlan
     from fedgram.federated.job import Job
@@ -191,6 +189,8 @@ def _train(device: str, options: dict[str, Any]) -> None:
     from fedgram.neural.ranks import join_ranks
     from fedgram.neural.scoring import text_to_score
     from fedgram.text.population import open_population
+    from fedgram.training.fedavg_task import FederatedAveraging, Schedule, TrainingPlan
+    from fedgram.training.federated_training import Following, Moment, train
 
     began, output = perf_counter(), options["output"]
     rounds = options["rounds"]

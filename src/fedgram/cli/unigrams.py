@@ -186,7 +186,7 @@ def capitalize_command(unigrams: str, model: str, output: Path, as_json: bool) -
 
     A cased n-gram MODEL says how each lower-case word is written.
     """
-    from fedgram.distill.capitalization import Capitalizer, capitalize_unigrams
+    from fedgram.distill.casing.capitalization import Capitalizer, capitalize_unigrams
     from fedgram.formats.models import read_model
 
     with steps() as step:

@@ -9,16 +9,16 @@ import click
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.cli.console import Steps, json_option, show, steps
 from fedgram.cli.distill import Phases, fit_figures, model_input, sampling_options, size, warn
-from fedgram.cli.sources import counting_options, join_ranks_of, open_source
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.casing import casing_of
+from fedgram.distill.algorithm1 import Approximations, Budget, final_models, generate
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
 from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA
 from fedgram.distill.source import SourceModel
-from fedgram.distill.workflow import Approximations, Budget, final_models, generate
+from fedgram.distill.sources import counting_options, join_ranks_of, open_source
 from fedgram.formats.models import read_model, write_model
 from fedgram.text.unigrams import read_unigrams
 from fedgram.text.wordpieces import load_pieces

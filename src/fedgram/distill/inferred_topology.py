@@ -17,8 +17,8 @@ from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream_key
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.casing import Casing, casing_of
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import Casing, casing_of
 from fedgram.distill.sample_approx import ALONE, Ranks
 from fedgram.distill.source import SourceModel
 from fedgram.distill.spelling import read_words

@@ -13,9 +13,9 @@ import torch
 from fedgram.automata.topology import Topology
 from fedgram.core.arrays import Ragged
 from fedgram.core.storage import content_digest
-from fedgram.distill.device_counting import DeviceCounting
 from fedgram.distill.sample_approx import SHARD, Counting, PlainCounting
 from fedgram.distill.source import Step
+from fedgram.distill.tensor_counting import DeviceCounting
 from fedgram.neural import explicit_step
 from fedgram.neural.network import Network
 from fedgram.neural.sampling import MAX_LENGTH, Follower, RecurrentDecoder, Tile, draw_in_tensors, sample_labels, walk
@@ -89,6 +89,6 @@ def _decoder(network: Network, device: torch.device) -> RecurrentDecoder:
     """The fastest there is."""
     if device.type != "cuda" or not explicit_step.supports(network.shape):
         return RecurrentDecoder(network, device)
-    from fedgram.neural.gpu_sampling import KernelDecoder
+    from fedgram.neural.gpu.sampling import KernelDecoder
 
     return KernelDecoder(network, device)

@@ -32,9 +32,9 @@ from fedgram.automata.transfer import transfer_counts
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
-from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_counting_step, cased_topology
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.casing import Casing, casing_of
+from fedgram.distill.casing.cap_sample_approx import cap_sample_approx, cased_counting_step, cased_topology
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import Casing, casing_of
 from fedgram.distill.sample_approx import (
     ONE_WORKER,
     PRIOR_VISITS,

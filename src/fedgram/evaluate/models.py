@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from fedgram.core.errors import InputError
-from fedgram.device.pack import unpack_model
-from fedgram.device.reader import open_model
 from fedgram.evaluate.dense import DensePredictor
 from fedgram.evaluate.ngram_predictor import NGramPredictor
 from fedgram.evaluate.predictor import Predictor
+from fedgram.fgram.pack import unpack_model
+from fedgram.fgram.reader import open_model
 from fedgram.formats.models import READERS, model_suffix, read_model
 
 
@@ -22,9 +22,9 @@ def _open_packed(path: str | Path, cased: bool) -> Predictor:
 
 
 def _open_network(path: str | Path, cased: bool) -> Predictor:
-    from fedgram.neural.devices import choose_device
     from fedgram.neural.distributions import next_word_log_probs
     from fedgram.neural.network import as_tensors, read_network
+    from fedgram.neural.torch_devices import choose_device
 
     network = read_network(path)
     if network.coding.pieces is not None:

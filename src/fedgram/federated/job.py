@@ -25,9 +25,9 @@ KIND, VERSION = "federated-job", 2
 ENTRY_POINTS = "fedgram.tasks"
 _OWN = {
     "unigrams": "fedgram.federated.unigram_collection:UnigramTask",
-    "fedavg": "fedgram.fedavg.task:FederatedAveraging",
-    "pairs": "fedgram.distill.pair_sketch:PairCollection",
-    "ngrams": "fedgram.distill.ngram_collection:NGramCollection",
+    "fedavg": "fedgram.training.fedavg_task:FederatedAveraging",
+    "pairs": "fedgram.distill.refit.pair_sketch:PairCollection",
+    "ngrams": "fedgram.distill.refit.ngram_collection:NGramCollection",
 }
 
 

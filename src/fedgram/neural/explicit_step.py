@@ -5,7 +5,7 @@ is read and written once a step. Two things make that possible. The gradient of 
 product, and is subtracted from the weights as it is formed. And the softmax's gradient has low rank: with hidden
 outputs h, probabilities p and one-hot targets y it is (p − y)ᵀ·h, so it never has to be stored, and what flows back
 into the network, p·E − E[target], is attention over the vocabulary. The inner functions exist twice: here in plain
-torch, and as GPU kernels in `neural/gpu_kernels.py`, which compute the same. Paper: §7.1.
+torch, and as GPU kernels in `neural/gpu/kernels.py`, which compute the same. Paper: §7.1.
 
 Every gradient is a linear function of the positions' shares of the loss. So the learning rate is taken into these, and
 what is called a gradient below is one times the rate: a step.
@@ -38,7 +38,7 @@ def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor,
 
     `words` and `targets` are [clients, length, rows]; the loss that is descended is the mean over a client's targets,
     and one that has none stays as it is. `rate` has one element and lies beside the weights. `inner` holds the inner
-    functions: this module, or `gpu_kernels`.
+    functions: this module, or `neural/gpu/kernels.py`.
     """
     clients, length, rows = words.shape
     asked = targets != NOTHING

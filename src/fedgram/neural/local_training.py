@@ -59,7 +59,7 @@ def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, opt
     active = [int(np.flatnonzero(batches.steps > t)[-1]) + 1 for t in range(steps)]
     by_hand = explicit_step.supports(shape) and options.gradient_norm is None
     if by_hand and device.type == "cuda":
-        from fedgram.neural.recorded_steps import recorded_steps
+        from fedgram.neural.gpu.recorded_steps import recorded_steps
 
         return LocalResult(*recorded_steps(shape, start, words, targets, active, options.learning_rate))
     stack = {name: w.expand(clients, *w.shape).clone() for name, w in start.items()}

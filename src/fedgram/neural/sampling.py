@@ -9,7 +9,7 @@ The same samples come out of any batches. Rows are computed in tiles of a fixed 
 so that the numbers of a row do not depend on the others, unless the decoder sees to that. What is inverted are sums of
 whole numbers, the probabilities in fixed point (`core.fixed_point`), which are those that are counted. On the CPU
 drawing is compiled; elsewhere it is done where the probabilities are, with one synchronisation a position, for the
-number of rows; on a GPU in kernels where they can be used (`neural/gpu_sampling.py`). Paper: §4.
+number of rows; on a GPU in kernels where they can be used (`neural/gpu/sampling.py`). Paper: §4.
 """
 
 from collections.abc import Callable, Iterator
@@ -263,7 +263,7 @@ class _Given:
 def _uniforms(key: np.uint64, samples: range, alive: Tensor, position: Tensor) -> Tensor:
     """The numbers of the samples at their positions."""
     if alive.device.type == "cuda":
-        from fedgram.neural.gpu_sampling import uniforms
+        from fedgram.neural.gpu.sampling import uniforms
 
         return uniforms(key, samples.start, alive, position)
     return torch.from_numpy(_uniforms_at(key, alive.numpy() + samples.start, position.numpy()))
@@ -286,7 +286,7 @@ def _fastest(decoder: Decoder) -> Draw:
         return draw_compiled
     if decoder.device.type != "cuda" or not decoder.can_draw:
         return draw_in_tensors
-    from fedgram.neural.gpu_sampling import draw_in_kernels
+    from fedgram.neural.gpu.sampling import draw_in_kernels
 
     return draw_in_kernels
 

@@ -4,15 +4,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedgram.automata.model import NGramModel
-from fedgram.device.pack import unpack_model
-from fedgram.device.reader import open_model
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.workflow import Budget, final_models
+from fedgram.distill.algorithm1 import Budget, final_models
+from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.evaluate.evaluation import Evaluation, evaluate
 from fedgram.evaluate.models import open_predictor
 from fedgram.evaluate.ngram_predictor import NGramPredictor
 from fedgram.evaluate.predictor import Predictor
 from fedgram.evaluate.summary import summarize, summarize_experiment
+from fedgram.fgram.pack import unpack_model
+from fedgram.fgram.reader import open_model
 from fedgram.formats.artefact import read_ngram
 from fedgram.pipeline.config import BudgetConfig, ClippingConfig, EvaluationConfig, UnigramsConfig
 from fedgram.pipeline.model_stages import UNCASED, candidates

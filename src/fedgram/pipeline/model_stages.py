@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from fedgram.automata.model import NGramModel
-from fedgram.device.pack import pack
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.casing import casing_of
+from fedgram.distill.algorithm1 import Approximations, Budget, final_models, generate
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import casing_of
 from fedgram.distill.checkpoint import Checkpoint
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model
 from fedgram.distill.network_source import NetworkSource
 from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA
 from fedgram.distill.sample_approx import CountingOptions
-from fedgram.distill.workflow import Approximations, Budget, final_models, generate
+from fedgram.fgram.pack import pack
 from fedgram.formats.aosp import write_combined, write_dict
 from fedgram.formats.arpa import write_arpa
 from fedgram.formats.artefact import read_ngram, write_ngram

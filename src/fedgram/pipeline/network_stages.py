@@ -14,9 +14,6 @@ import torch
 
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.fedavg.run import Moment, RunResult
-from fedgram.fedavg.task import TrainingPlan
-from fedgram.neural.central_training import CentralTraining, train_centrally
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import (
     Coding,
@@ -34,6 +31,9 @@ from fedgram.pipeline.workspace import Work
 from fedgram.text.corpus import read_corpus
 from fedgram.text.unigrams import read_unigrams
 from fedgram.text.vocabulary import SPECIAL
+from fedgram.training.central_training import CentralTraining, train_centrally
+from fedgram.training.fedavg_task import TrainingPlan
+from fedgram.training.federated_training import Moment, RunResult
 
 _KNOWN_WORDS = 30_000  # of 𝒱, for SLL^e of word-piece networks
 

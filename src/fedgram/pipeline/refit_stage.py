@@ -1,8 +1,8 @@
 """The stage in which devices count n-grams: the federated refit, beyond the paper.
 
 Its prior is A_W_r in lower case. The train users' devices count its n-grams, and those that grow from them, on their
-own uncased text, clipped; the server fits the model to the sums (`distill/refit.py`) and gives it the capitals of A_W.
-The devices' counts are kept in the stage's folder, so that they are asked once.
+own uncased text, clipped; the server fits the model to the sums (`distill/refit/federated_refit.py`) and gives it the
+capitals of A_W. The devices' counts are kept in the stage's folder, so that they are asked once.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,14 +13,11 @@ from fedgram.automata.lowercase import lowercase_model
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.topology import Topology
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.cased_ngrams import capitalize_model
-from fedgram.distill.casing import casing_of
-from fedgram.distill.counted_ngrams import counting_settings, read_counted, write_counted
-from fedgram.distill.ngram_collection import Limits
-from fedgram.distill.ngram_growth import Growth
-from fedgram.distill.pair_sketch import SketchSize
-from fedgram.distill.refit import (
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_ngrams import capitalize_model
+from fedgram.distill.casing.cased_words import casing_of
+from fedgram.distill.refit.counted_ngrams import counting_settings, read_counted, write_counted
+from fedgram.distill.refit.federated_refit import (
     ATTEMPTS,
     CountedNGrams,
     Passes,
@@ -29,6 +26,9 @@ from fedgram.distill.refit import (
     count_on_devices,
     refit_to_counts,
 )
+from fedgram.distill.refit.ngram_collection import Limits
+from fedgram.distill.refit.ngram_growth import Growth
+from fedgram.distill.refit.pair_sketch import SketchSize
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Fleets
 from fedgram.federated.secure.settings import SecureSettings

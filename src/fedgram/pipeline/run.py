@@ -8,7 +8,7 @@ from typing import Any
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
 from fedgram.evaluate.experiment import LEAST_USERS
-from fedgram.neural.devices import choose_device
+from fedgram.neural.torch_devices import choose_device
 from fedgram.pipeline.config import EvaluationConfig, RunConfig
 from fedgram.pipeline.stages import run_stages, stage_names
 from fedgram.pipeline.strict_toml import to_toml

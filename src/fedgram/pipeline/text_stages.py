@@ -49,7 +49,7 @@ from fedgram.text.population import (
     population_from_messages,
     write_population,
 )  # fmt: skip
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.unigrams import UnigramCounts, read_unigram_counts, read_unigrams, write_unigrams
 from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary, read_vocabulary
 from fedgram.text.wordpieces import load_pieces, train_pieces

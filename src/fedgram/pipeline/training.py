@@ -19,8 +19,6 @@ from pathlib import Path
 import torch
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.fedavg.run import Following, Moment, RunResult, train
-from fedgram.fedavg.task import FederatedAveraging, Schedule, TrainingPlan
 from fedgram.federated.averaging import ServerStep
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
@@ -32,6 +30,8 @@ from fedgram.neural.ranks import Ranks, join_at
 from fedgram.neural.scoring import text_to_score
 from fedgram.pipeline.config import TrainingConfig
 from fedgram.text.population import open_population
+from fedgram.training.fedavg_task import FederatedAveraging, Schedule, TrainingPlan
+from fedgram.training.federated_training import Following, Moment, RunResult, train
 
 _ENDED = "a helping process ended; try again, or with one worker"
 

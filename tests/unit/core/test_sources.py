@@ -126,7 +126,8 @@ def test_code_without_a_source_has_no_digest(tmp_path: Path, monkeypatch: pytest
 
 def test_what_the_stages_of_a_run_need() -> None:
     text = source_digests(PACKAGE / "pipeline" / "text_stages.py")
-    assert {"fedgram/__init__.py", "fedgram/core/arrays.py", "fedgram/text/phrases/en_us.grammar"} <= text.keys()
+    needed = {"fedgram/__init__.py", "fedgram/core/arrays.py", "fedgram/text/synthetic/phrases/en_us.grammar"}
+    assert needed <= text.keys()
     assert not [name for name in text if name.endswith(".toml") or name.split("/")[1] in ("cli", "flower")]
     flower = source_digests(PACKAGE / "flower" / "stages.py")
-    assert {"fedgram/flower/server_app.py", "fedgram/flower/client_app.py"} <= flower.keys()
+    assert {"fedgram/deployment/flower/server_app.py", "fedgram/deployment/flower/client_app.py"} <= flower.keys()

@@ -9,8 +9,8 @@ from tests.reference.random_models import random_topology
 from tests.reference.tiny_networks import tiny_network
 from fedgram.core.random import stream_key, uniform_at
 from fedgram.distill import gpu_counting
-from fedgram.distill.device_counting import DeviceTopology, add_rows
-from fedgram.neural import gpu_sampling
+from fedgram.distill.tensor_counting import DeviceTopology, add_rows
+from fedgram.neural.gpu import sampling as gpu_sampling
 from fedgram.neural.sampling import RecurrentDecoder, draw_in_tensors, sample_labels, walk
 
 CPU = torch.device("cpu")

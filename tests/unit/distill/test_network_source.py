@@ -14,10 +14,10 @@ from fedgram.automata.counting import summed_counts
 from fedgram.automata.properties import normalization_error
 from fedgram.automata.topology import Topology, arc_sources
 from fedgram.automata.transfer import transfer_counts
-from fedgram.distill.device_counting import DeviceCounting
 from fedgram.distill.network_source import NetworkSource
 from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples, fit
 from fedgram.distill.sample_counts import SampleCounts
+from fedgram.distill.tensor_counting import DeviceCounting
 
 WORDS = 14
 

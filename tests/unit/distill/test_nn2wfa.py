@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.distill.test_capitalization import SENTENCES, trained
+from tests.unit.distill.casing.test_capitalization import SENTENCES, trained
 
 from fedgram.automata.approximate import adopt_topology, approximate
 from fedgram.automata.build import lowercase_topology, ngrams_of
@@ -20,15 +20,15 @@ from fedgram.automata.topology import Topology, state_lengths
 from fedgram.automata.training import TrainingOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
-from fedgram.distill.cap_sample_approx import cap_sample_approx, cased_topology
-from fedgram.distill.capitalization import Capitalizer
-from fedgram.distill.casing import casing_of
+from fedgram.distill.algorithm1 import Budget, final_models, generate
+from fedgram.distill.casing.cap_sample_approx import cap_sample_approx, cased_topology
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import casing_of
 from fedgram.distill.inferred_topology import InferenceOptions, infer_model, infer_word_model
 from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA, count_by_pieces, fit_within
 from fedgram.distill.sample_approx import CountingOptions, Fit, PlainCounting, count_samples, fit, sample_approx
 from fedgram.distill.source import NGramSource
 from fedgram.distill.spelling import read_words, spellable_words
-from fedgram.distill.workflow import Budget, final_models, generate
 from fedgram.text.corpus import Corpus
 from fedgram.text.normalize import uncase
 from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary

@@ -23,7 +23,7 @@ from fedgram.formats.models import write_model
 from fedgram.formats.onboard import write_onboard
 from fedgram.formats.presage import write_presage
 from fedgram.formats.word_pairs import WordPairs, occurrences, word_pairs
-from fedgram.text.synthetic import SyntheticPopulation
+from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
 

@@ -42,7 +42,9 @@ def compile_only(self, *args, grid, warmup, **kwargs):
 
 
 JITFunction.run = compile_only
-from fedgram.neural import explicit_step, gpu_kernels, gpu_sampling
+from fedgram.neural import explicit_step
+from fedgram.neural.gpu import kernels as gpu_kernels
+from fedgram.neural.gpu import sampling as gpu_sampling
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Network, as_arrays, word_coding
 

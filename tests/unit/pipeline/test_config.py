@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.core.errors import InputError
-from fedgram.fedavg.task import TrainingPlan
 from fedgram.neural.model import PRESETS
 from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsConfig, WordsPreset, read_run_config
 from fedgram.pipeline.strict_toml import digest, from_table, known_keys, to_toml
+from fedgram.training.fedavg_task import TrainingPlan
 
 
 def refused(text: str) -> str:

@@ -13,8 +13,6 @@ import pytest
 from tests.reference.federated_tasks import WORDS, population
 
 from fedgram.core.errors import InputError
-from fedgram.fedavg.run import Moment
-from fedgram.fedavg.task import Schedule, TrainingPlan
 from fedgram.federated.averaging import ServerStep
 from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.model import ModelShape, initial_weights
@@ -22,6 +20,8 @@ from fedgram.neural.network import Coding, Network, as_arrays, write_network
 from fedgram.pipeline.config import TrainingConfig
 from fedgram.pipeline.training import TrainingJob, train_job
 from fedgram.text.population import population_from_messages, write_population
+from fedgram.training.fedavg_task import Schedule, TrainingPlan
+from fedgram.training.federated_training import Moment
 
 INTERRUPTED = """
 import multiprocessing, os, signal, threading, time

@@ -1,0 +1,1 @@
+"""All that touches Flower: its apps, its processes, and the shorter paths through its handlers."""

@@ -1,0 +1,114 @@
+"""The casing of a source: which cased words its lower-case labels stand for, and how likely each is after a history.
+
+The network is uncased, A_W is cased. The result's vocabulary Δ holds every word of A_W whose lower-case form u(y) the
+source knows, and the source's own label where A_W has no form of it; so each label x of the source stands for at least
+one word of Δ, and
+
+    p̃(y | ȳ) = p(u(y) | u(ȳ)) · r(y | a),    r(y | a) = p_cap(y | a) / Σ_{y': u(y') = u(y)} p_cap(y' | a),
+
+sums to 1 over Δ, where a is the state of p_cap = A_W after ȳ. Words of A_W that the source does not know are left to
+its `<unk>`. The ratio of a class is that of the longest history on a's backoff path which reads a word of the class:
+one table holds it for all states. Paper: §5.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.automata.counting import visited_states
+from fedgram.automata.topology import Topology, arc_sources
+from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged, frozen
+from fedgram.core.errors import FedgramError
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.text.normalize import uncase
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CaseRatios:
+    """r(y | a) where it differs from that of the unigrams: entries `first[a]:first[a+1]` are those of a's own classes.
+
+    `base` is r(y | empty history) of every word. All words of a class stand together at a state.
+    """
+
+    base: FloatArray
+    first: LongArray
+    word: IntArray
+    ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Casing:
+    """How a source's labels become cased words; make it with `casing_of`.
+
+    Attributes:
+        vocabulary: Δ.
+        uncased_id: The source's label for each word of Δ.
+        own_id: A_W's id for each word of Δ, that of `<unk>` for words A_W does not know.
+        class_of: The case class in A_W of each label of the source, that of `<unk>` for labels A_W does not know.
+        cased_id: Δ's id for each word of A_W, −1 for words the source does not know.
+        plain_id: Δ's id of a label that A_W does not know.
+        ratios: r(y | a).
+    """
+
+    capitalizer: Capitalizer
+    vocabulary: Vocabulary
+    uncased_id: IntArray
+    own_id: IntArray
+    class_of: IntArray
+    cased_id: IntArray
+    plain_id: IntArray
+    ratios: CaseRatios
+
+    @property
+    def topology(self) -> Topology:
+        """That of A_W."""
+        return self.capitalizer.model.topology
+
+    def capitalize(self, sentences: Ragged) -> Ragged:
+        """Sentences of the source's labels as cased sentences over Δ."""
+        classes = self.class_of[sentences.values]
+        cased = self.cased_id[self.capitalizer.capitalize(Ragged(classes, sentences.offsets)).values]
+        return Ragged(np.where(classes == UNK, self.plain_id[sentences.values], cased), sentences.offsets)
+
+    def states(self, cased: Ragged) -> IntArray:
+        """The states of A_W that cased sentences over Δ visit."""
+        return visited_states(self.topology, Ragged(self.own_id[cased.values], cased.offsets))
+
+
+def casing_of(capitalizer: Capitalizer, labels: Vocabulary) -> Casing:
+    """The casing of a source with these labels, all in lower case, by the cased model of a capitaliser."""
+    if any(uncase(word) != word for word in labels.words):
+        raise FedgramError("the source has words with capitals; only an uncased source can be capitalised")
+    classes, words = capitalizer.classes, capitalizer.model.vocabulary
+    class_of = np.array([classes.uncased.index.get(word, UNK) for word in labels.words], np.int32)
+    known = np.zeros(len(classes.uncased), bool)
+    known[class_of] = True
+    known[[UNK, BOS, EOS]] = True
+    kept = [word for word, u in zip(words.words, classes.uncased_id.tolist(), strict=True) if known[u]]
+    vocabulary = Vocabulary.of([*kept, *(w for w, u in zip(labels.words, class_of, strict=True) if u == UNK)])
+    cased_id = np.array([vocabulary.index.get(word, -1) for word in words.words], np.int32)
+    own_id = np.array([words[word] for word in vocabulary.words], np.int32)
+    uncased_id = np.array([labels[uncase(word)] for word in vocabulary.words], np.int32)
+    plain_id = np.array([vocabulary[word] for word in labels.words], np.int32)
+    ratios = _ratios(capitalizer, cased_id, len(vocabulary))
+    for array in (uncased_id, own_id, class_of, cased_id, plain_id):
+        frozen(array)
+    return Casing(capitalizer, vocabulary, uncased_id, own_id, class_of, cased_id, plain_id, ratios)
+
+
+def _ratios(capitalizer: Capitalizer, cased_id: IntArray, words: int) -> CaseRatios:
+    """The table of r(y | a) over all states of A_W."""
+    t, classes = capitalizer.model.topology, capitalizer.classes
+    base = np.ones(words)
+    base[cased_id[cased_id >= 0]] = capitalizer.case_ratios(0)[cased_id >= 0]
+    sizes = np.diff(classes.variants.offsets)
+    u = classes.uncased_id[t.label].astype(np.int64)
+    reads = (sizes[u] > 1) & (cased_id[t.label] >= 0) & (np.arange(t.arcs) >= t.first_arc[1])
+    pairs = np.unique(arc_sources(t)[reads].astype(np.int64) * len(sizes) + u[reads])  # of a state and a class
+    state, u = pairs // len(sizes), pairs % len(sizes)
+    within = np.arange(int(sizes[u].sum())) - np.repeat(np.cumsum(sizes[u]) - sizes[u], sizes[u])
+    variant = classes.variants.values[np.repeat(classes.variants.offsets[u], sizes[u]) + within]
+    state = np.repeat(state, sizes[u]).astype(np.int32)
+    first = np.searchsorted(state, np.arange(t.states + 1)).astype(np.int64)
+    return CaseRatios(base, first, cased_id[variant], np.exp(capitalizer.case_log_ratios(state, variant)))

@@ -1,0 +1,1 @@
+"""The packed model `lm.fgram`: the file, its writer, and its readers."""

@@ -1,0 +1,98 @@
+"""Where the keys are, and how fingers miss them.
+
+Places are in key widths from the upper left corner of the letters; rows are 1.5 key widths high, as on a phone held
+upright. A finger's distance from the centre of the key that was meant is Gaussian in both directions. A word is typed
+by its key (the letters without accents and apostrophes, see `spelling`); a letter that has several keys, such as c
+and ç, is meant by the nearest one. Paper: §1.1.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedgram.core.arrays import FloatArray, LongArray, frozen
+from fedgram.core.errors import FedgramError
+from fedgram.fgram.spelling import letter_key
+
+ROW_HEIGHT = 1.5
+_ROWS = {
+    "en_us": (("qwertyuiop", 0.0), ("asdfghjkl", 0.5), ("zxcvbnm", 1.5)),
+    "pt_br": (("qwertyuiop", 0.0), ("asdfghjklç", 0.0), ("zxcvbnm", 1.5)),
+}
+LAYOUTS = tuple(_ROWS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The letter keys of a keyboard: what is on them, and their centres as (x, y) rows."""
+
+    name: str
+    keys: str
+    centres: FloatArray
+    letters: str = field(init=False)
+    """What the keys type, as words' keys have it: `ç` types `c`."""
+    owner: LongArray = field(init=False)
+    """For each key the number of its letter."""
+
+    def __post_init__(self) -> None:
+        typed = [letter_key(key) for key in self.keys]
+        object.__setattr__(self, "letters", "".join(dict.fromkeys(typed)))
+        object.__setattr__(self, "owner", frozen(np.array([self.letters.index(letter) for letter in typed])))
+        frozen(self.centres)
+
+    @property
+    def width(self) -> float:
+        """Of all letters, in key widths."""
+        return float(self.centres[:, 0].max()) + 0.5
+
+    @property
+    def height(self) -> float:
+        """Of all letters, in key widths."""
+        return float(self.centres[:, 1].max()) + ROW_HEIGHT / 2
+
+    def places_of(self, letter: str) -> FloatArray:
+        """The centres of the keys that type a letter."""
+        places: FloatArray = self.centres[[i for i, key in enumerate(self.keys) if letter_key(key) == letter]]
+        return places
+
+    def centre_of(self, letter: str) -> FloatArray:
+        """The centre of a letter's first key."""
+        centre: FloatArray = self.places_of(letter)[0]
+        return centre
+
+    def nearest(self, points: FloatArray) -> str:
+        """The letters of the keys that were hit: what a keyboard without a decoder would type."""
+        squared = ((points[:, None, :] - self.centres[None, :, :]) ** 2).sum(axis=2)
+        return "".join(self.keys[i] for i in squared.argmin(axis=1))
+
+    def squared_distances(self, points: FloatArray) -> FloatArray:
+        """For each point and each of `letters`, the squared distance to the letter's nearest key."""
+        squared = ((points[:, None, :] - self.centres[None, :, :]) ** 2).sum(axis=2)
+        result = np.full((len(points), len(self.letters)), np.inf)
+        np.minimum.at(result.T, self.owner, squared.T)
+        return result
+
+    def typed(self, word_key: str) -> FloatArray:
+        """The places of a perfect typist's taps."""
+        return np.array([self.centre_of(letter) for letter in word_key]).reshape(-1, 2)
+
+
+def load_layout(name: str) -> Layout:
+    """The layout of a language: en_us or pt_br.
+
+    >>> load_layout("pt_br").nearest(np.array([[9.4, 2.2], [0.6, 0.7]]))
+    'çq'
+    """
+    if name not in _ROWS:
+        raise FedgramError(f"there is no layout {name!r}; use one of {', '.join(_ROWS)}")
+    keys, centres = "", []
+    for row, (letters, indent) in enumerate(_ROWS[name]):
+        keys += letters
+        centres += [(indent + i + 0.5, (row + 0.5) * ROW_HEIGHT) for i in range(len(letters))]
+    return Layout(name, keys, np.array(centres))
+
+
+def noisy_taps(layout: Layout, word_key: str, sigma: float, rng: np.random.Generator) -> FloatArray:
+    """Taps of somebody whose fingers miss by `sigma` key widths."""
+    perfect = layout.typed(word_key)
+    return perfect + rng.normal(0.0, sigma, perfect.shape)

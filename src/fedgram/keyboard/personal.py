@@ -1,0 +1,244 @@
+"""What one user says, learned on the device: words and pairs of words, which can be shown, edited and erased.
+
+The personal probability of x behind u mixes the user's pairs with the user's words (Witten-Bell); counts fade, so
+that habits may change. The keyboard's is p(x) = (1 − α)·p_base(x) + α·p_personal(x) with α = `most`·n/(n +
+`patience`), n being what was learned. So whatever was learned, no word loses more than the *guard* −ln(1 − `most`):
+the base prediction is never made worse by more than that many nats, and unlearned words keep their order. A word that
+the base model does not know is predicted like any other.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedgram.core.arrays import FloatArray, LongArray
+from fedgram.core.errors import FedgramError
+from fedgram.core.jit import kernel
+from fedgram.fgram.bits import Words
+from fedgram.fgram.query import step
+from fedgram.fgram.reader import PackedModel, Prediction
+from fedgram.fgram.spelling import word_key
+from fedgram.text.vocabulary import SPECIAL, UNK
+
+_BEGIN = "<s>"
+_VERSION = 1
+_MAX_WORD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PersonalOptions:
+    """How much is learned, and how much of it may count."""
+
+    most: float = 0.25  # the greatest α
+    patience: float = 200.0
+    fading: float = 0.9995  # of all counts, a learned word
+    words: int = 2000  # the most that are kept
+    pairs: int = 8000
+
+    @property
+    def guard(self) -> float:
+        """The most nats that a word can lose."""
+        return -math.log1p(-self.most)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedWords:
+    """The learned words in no order, what one types for them, their ids in the base model, and their counts."""
+
+    edition: int
+    words: tuple[str, ...]
+    keys: tuple[str, ...]
+    ids: LongArray
+    counts: FloatArray
+    place: dict[str, int]
+    spelled: dict[str, Any] = field(default_factory=dict)
+    """What `own_words` made of them for a layout; goes when they go."""
+
+
+class PersonalModel:
+    """The user's own words on top of a packed model."""
+
+    def __init__(self, base: PackedModel, options: PersonalOptions | None = None) -> None:
+        self.base, self.options = base, options or PersonalOptions()
+        self._words: dict[str, float] = {}
+        self._pairs: dict[str, dict[str, float]] = {}
+        self._unit = 1.0  # what one occurrence counts now; grows instead of all counts fading
+        self.edition = 0  # grows with every change
+        self._table: LearnedWords | None = None
+
+    def __repr__(self) -> str:
+        return f"PersonalModel({len(self._words)} words)"
+
+    def learn(self, sentence: Sequence[str]) -> None:
+        """Learn from a sentence that the user has sent. Placeholders and long words are not learned."""
+        before = _BEGIN
+        self.edition += 1
+        for word in sentence:
+            if not word or len(word) > _MAX_WORD or word.startswith("<") or word.split() != [word]:
+                before = _BEGIN
+                continue
+            self._unit /= self.options.fading
+            self._words[word] = self._words.get(word, 0.0) + self._unit
+            row = self._pairs.setdefault(before, {})
+            row[word] = row.get(word, 0.0) + self._unit
+            before = word
+        self._keep_within_bounds()
+
+    def _keep_within_bounds(self) -> None:
+        if self._unit > 1e100:
+            self._scale(1.0 / self._unit)
+        if len(self._words) > self.options.words:
+            kept = sorted(self._words, key=lambda w: (-self._words[w], w))[: self.options.words * 9 // 10]
+            for word in set(self._words) - set(kept):
+                self.forget(word)
+        if sum(map(len, self._pairs.values())) > self.options.pairs:
+            ranked = sorted((-count, u, x) for u, row in self._pairs.items() for x, count in row.items())
+            for _, u, x in ranked[self.options.pairs * 9 // 10 :]:
+                del self._pairs[u][x]
+            self._pairs = {u: row for u, row in self._pairs.items() if row}
+
+    def _scale(self, factor: float) -> None:
+        self._words = {word: count * factor for word, count in self._words.items()}
+        self._pairs = {u: {x: c * factor for x, c in row.items()} for u, row in self._pairs.items()}
+        self._unit *= factor
+
+    def learned(self) -> list[tuple[str, float]]:
+        """Every word that was learned with its faded count, the most used first."""
+        rows = [(word, count / self._unit) for word, count in self._words.items()]
+        return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+    def unknown_words(self) -> list[str]:
+        """Learned words that the base model does not have."""
+        return [word for word, _ in self.learned() if self.base.word_id(word) == UNK and word not in SPECIAL]
+
+    def forget(self, word: str) -> bool:
+        """Remove a word and all its pairs; whether it was there."""
+        self.edition += 1
+        self._pairs.pop(word, None)
+        for row in self._pairs.values():
+            row.pop(word, None)
+        return self._words.pop(word, None) is not None
+
+    def erase(self) -> None:
+        """Forget everything."""
+        self.edition += 1
+        self._words, self._pairs, self._unit = {}, {}, 1.0
+
+    @property
+    def share(self) -> float:
+        """α: the weight of what was learned."""
+        n = sum(self._words.values()) / self._unit
+        return self.options.most * n / (n + self.options.patience)
+
+    def probability(self, before: str | None, word: str) -> float:
+        """p_personal(word | before); `None` stands for the beginning of a sentence."""
+        total = sum(self._words.values())
+        if not total:
+            return 0.0
+        row = self._pairs.get(_BEGIN if before is None else before, {})
+        pairs, kinds = sum(row.values()), len(row) * self._unit
+        alone = self._words.get(word, 0.0) / total
+        return (row.get(word, 0.0) + kinds * alone) / (pairs + kinds) if row else alone
+
+    def log_p(self, context: Sequence[str], word: str) -> float:
+        """Log p(word | context) of both models together."""
+        number = self.base.word_id(word)
+        base = (
+            self.base.step(self.base.state(context), number)[0] if number != UNK or word == SPECIAL[UNK] else -math.inf
+        )
+        mixed = (1.0 - self.share) * math.exp(base) + self.share * self.probability(_last(context), word)
+        return math.log(mixed) if mixed > 0.0 else -math.inf
+
+    @property
+    def table(self) -> LearnedWords:
+        """What was learned, as arrays; made anew after a change."""
+        if self._table is None or self._table.edition != self.edition:
+            words = tuple(self._words)
+            ids = np.array([self.base.word_id(word) for word in words], np.int64)
+            counts = np.array([self._words[word] for word in words])
+            place = {word: i for i, word in enumerate(words)}
+            self._table = LearnedWords(self.edition, words, tuple(map(word_key, words)), ids, counts, place)
+        return self._table
+
+    def mixed(self, context: Sequence[str]) -> FloatArray:
+        """p(word | context) of both models together, for every word of `table`."""
+        table, share = self.table, self.share
+        alone = table.counts / max(table.counts.sum(), 1e-300)
+        before = _last(context)
+        row = self._pairs.get(_BEGIN if before is None else before, {})
+        learned = alone
+        if row:
+            kinds = len(row) * self._unit
+            learned = kinds * alone
+            for word, count in row.items():
+                if word in table.place:
+                    learned[table.place[word]] += count
+            learned /= sum(row.values()) + kinds
+        base = _log_probs(self.base.data, self.base.frame, self.base.tables, self.base.state(context), table.ids)
+        mixed: FloatArray = (1.0 - share) * np.where(table.ids == UNK, 0.0, np.exp(base)) + share * learned
+        return mixed
+
+    def predict(self, context: Sequence[str], k: int = 3, prefix: str = "") -> list[Prediction]:
+        """The k most probable words of both models together, exactly.
+
+        A word that was not learned is among them only if the base model has it among its own k: those before it there
+        are at least as far before it here.
+        """
+        share, key = self.share, word_key(prefix)
+        mixed: dict[str, float] = {}
+        for p in self.base.predict(context, k, prefix):
+            mixed[p.word] = (1.0 - share) * math.exp(p.log_p)
+        if share:
+            ours, table = self.mixed(context), self.table
+            if key:
+                ours = np.where([its_key.startswith(key) for its_key in table.keys], ours, 0.0)
+            for i in np.flatnonzero(ours >= np.sort(ours)[-min(k, len(ours))]).tolist():  # ties too
+                mixed[table.words[i]] = float(ours[i])
+            for word in [word for word in mixed if word in table.place]:
+                mixed[word] = float(ours[table.place[word]])
+        best = sorted(mixed, key=lambda word: (-mixed[word], word))[:k]
+        return [Prediction(word, math.log(mixed[word])) for word in best if mixed[word] > 0.0]
+
+    def to_json(self) -> str:
+        """All that was learned, to keep on the device."""
+        words = {word: round(count / self._unit, 6) for word, count in self._words.items()}
+        pairs = {u: {x: round(c / self._unit, 6) for x, c in row.items()} for u, row in self._pairs.items()}
+        return json.dumps({"fedgram-personal": _VERSION, "words": words, "pairs": pairs}, ensure_ascii=False)
+
+    def load_json(self, text: str) -> None:
+        """Replace all that was learned by what `to_json` wrote."""
+        try:
+            content = json.loads(text)
+            if content["fedgram-personal"] != _VERSION:
+                raise FedgramError("these personal words are of another version")
+            words = _checked(content["words"])
+            pairs = {str(u): _checked(row) for u, row in dict(content["pairs"]).items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise FedgramError("these are not personal words; erase them or choose another file") from None
+        self._words, self._pairs, self._unit = words, pairs, 1.0
+        self.edition += 1
+        self._keep_within_bounds()
+
+
+@kernel
+def _log_probs(data: Words, frame: LongArray, tables: FloatArray, state: LongArray, ids: LongArray) -> FloatArray:
+    """Log p of many words in one state."""
+    result, after = np.empty(len(ids)), np.zeros_like(state)
+    for i in range(len(ids)):
+        result[i] = step(data, frame, tables, state, ids[i], after)
+    return result
+
+
+def _last(context: Sequence[str]) -> str | None:
+    return context[-1] if context else None
+
+
+def _checked(counts: Any) -> dict[str, float]:
+    result = {str(word): float(count) for word, count in dict(counts).items()}
+    if any(not 0.0 <= count < 1e9 or not word or len(word) > _MAX_WORD for word, count in result.items()):
+        raise ValueError
+    return result

@@ -1,0 +1,91 @@
+"""The server of the web keyboard: a handful of files and the models, nothing else, and nothing comes back.
+
+The page does all its work itself. The Content-Security-Policy lets it load from its own origin only, so that no text
+can leave it.
+"""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedgram.core.errors import FedgramError, MissingDependencyError
+from fedgram.fgram.reader import open_model
+
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-cache",
+}
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """The files' names, with as many of their folders as tell them apart.
+
+    >>> names_of([Path("a/en/lm.fgram"), Path("b/en/lm.fgram")])
+    ['a/en/lm.fgram', 'b/en/lm.fgram']
+    """
+    parts = [path.absolute().parts for path in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = [Path(*part[-count:]).as_posix() for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [path.name for path in paths]
+
+
+def make_app(models: Sequence[str | Path]) -> Any:
+    """The application that serves one or two packed models, checked here, with the page."""
+    try:
+        from starlette.applications import Starlette
+        from starlette.requests import Request
+        from starlette.responses import FileResponse, JSONResponse, Response
+        from starlette.routing import Route
+    except ImportError:
+        raise MissingDependencyError("the web keyboard", "keyboard") from None
+    if not 1 <= len(models) <= 2:
+        raise FedgramError("the web keyboard takes one model, or two to compare")
+    paths = [open_model(path).path for path in models]
+    listed = [
+        {"name": name, "url": f"models/{i}.fgram", "bytes": path.stat().st_size}
+        for i, (name, path) in enumerate(zip(names_of(paths), paths, strict=True))
+    ]
+
+    folder = files("fedgram.keyboard.web") / "static"
+    assets = {file.name for file in folder.iterdir()} - {"index.html", "worker.js"}
+
+    def static(name: str) -> Response:
+        content = (folder / name).read_bytes()
+        return Response(content, headers=HEADERS, media_type=_TYPES[Path(name).suffix])
+
+    async def index(_: Request) -> Response:
+        return static("index.html")
+
+    async def worker(_: Request) -> Response:
+        return static("worker.js")
+
+    async def asset(request: Request) -> Response:
+        name = request.path_params["name"]
+        return static(name) if name in assets else Response(status_code=404, headers=HEADERS)
+
+    async def model_list(_: Request) -> Response:
+        return JSONResponse(listed, headers=HEADERS)
+
+    async def model(request: Request) -> Response:
+        number = request.path_params["number"]
+        if number >= len(paths):
+            return Response(status_code=404, headers=HEADERS)
+        return FileResponse(paths[number], headers=HEADERS, media_type="application/octet-stream")
+
+    routes = [
+        Route("/", index), Route("/worker.js", worker), Route("/static/{name}", asset),
+        Route("/models.json", model_list), Route("/models/{number:int}.fgram", model),
+    ]  # fmt: skip
+    return Starlette(routes=routes)

@@ -1,0 +1,209 @@
+"""The inner functions of `neural/explicit_step.py` as GPU kernels in Triton; see there for what they compute.
+
+Softmax: one kernel goes over the vocabulary with a running maximum, as attention does, and yields log Σ exp and p·E
+without storing p; a second goes over it again, rebuilds p tile by tile, and subtracts pᵀ·h from the embedding where it
+lies; the rows of the targets are added to afterwards. So a step reads the embedding twice and writes it once. Layer
+norms and gates: one program a row, everything between two matrix products in registers. Rows of memory are a multiple
+of 16 numbers apart, since a load of 16 bytes must begin where 16 bytes do. No atomics: the same input gives the same
+bits.
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from fedgram.neural.cell import Weights
+from fedgram.neural.gpu.cell import gates_backward_kernel, gates_forward_kernel, vector_gradients_kernel
+from fedgram.neural.gpu.softmax import (
+    add_changes_kernel,
+    attend_kernel,
+    change_squares_kernel,
+    multiply_kernel,
+    spread_kernel,
+    step_kernel,
+    subtract_rows_kernel,
+)
+
+PRECISION = "bf16"  # of the softmax's products: bf16, tf32 or ieee; sums are always in single precision
+_TILE = 128 * 128  # positions × width of the embedding that the softmax keeps at hand
+_WORDS = 64
+_PROGRAMS = 1024  # enough to fill a GPU
+_ATTEND = {"STAGES": 3, "num_warps": 8, "maxnreg": 128}  # two programs a multiprocessor, with next to no spills
+
+
+def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """As `explicit_step.softmax_step`."""
+    clients, size, width = embedding.shape
+    h, targets, share = h.contiguous(), targets.contiguous(), share.contiguous()
+    positions = h.shape[1]
+    left, right = _parts(width)
+    tile = min(128, max(16, _TILE // triton.next_power_of_2(left + right)))
+    tiles, vocabulary_tiles = triton.cdiv(positions, tile), triton.cdiv(size, _WORDS)
+    splits = min(max(1, _PROGRAMS // (clients * tiles)), vocabulary_tiles)
+    span = triton.cdiv(vocabulary_tiles, splits) * _WORDS
+    operand = h.to(torch.bfloat16) if PRECISION == "bf16" else h
+    largest, total = h.new_empty(2, clients, splits, positions)
+    mean = h.new_empty(clients, splits, positions, width)
+    sizes = {"WORDS": _WORDS, "LEFT": left, "RIGHT": right, "PRECISION": PRECISION}
+    attend_kernel[clients, tiles, splits](
+        operand, embedding, bias, largest, total, mean, positions, size, span, splits, width,
+        POSITIONS=tile, **sizes, **_ATTEND,
+    )  # fmt: skip
+    peak = largest.amax(dim=1)
+    part = (largest - peak.unsqueeze(1)).exp()
+    normalizer = (part * total).sum(dim=1)
+    level = peak + normalizer.log()
+    at = targets.clamp(min=0)
+    rows = torch.arange(clients, device=h.device).unsqueeze(1)
+    wanted = embedding[rows, at]
+    loss = level - (h * wanted).sum(dim=-1) - bias[rows, at]
+    mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
+    dh = (mean - wanted) * share.unsqueeze(-1)
+    whole, more = _parts(positions) if positions <= 128 else (128, 0)
+    step_kernel[clients, splits](
+        operand, embedding, bias, level - share.log(), positions, size, span, width,
+        TILES=triton.cdiv(positions, 128), POSITIONS=whole, MORE=more, **sizes, num_warps=4 if width <= 128 else 8,
+    )  # fmt: skip
+    _subtract(embedding, bias, at, h, -share)
+    return loss, dh
+
+
+def _parts(n: int) -> tuple[int, int]:
+    """The sizes of one or two tiles that hold n with little to spare: powers of two of at least 16, or 0."""
+    whole = max(16, triton.next_power_of_2(n))
+    half, rest = whole // 2, max(16, triton.next_power_of_2(n - whole // 2))
+    return (half, rest) if half >= 16 and half + rest < whole else (whole, 0)
+
+
+def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
+    """As `explicit_step.subtract_rows`."""
+    _subtract(embedding, None, words, dx, None)
+
+
+def _subtract(embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None) -> None:
+    """Subtract scale·dx from the embeddings of words, and the scale from their biases."""
+    clients, size, width = embedding.shape
+    subtract_rows_kernel[clients, words.shape[1]](
+        embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width,
+        BIASED=bias is not None, POSITIONS=16, WIDTH=triton.next_power_of_2(width), num_warps=1,
+    )  # fmt: skip
+
+
+def room(like: Tensor, *size: int) -> Tensor:
+    """As `explicit_step.room`: rows begin where wide loads may, and what lies between them is anybody's."""
+    return like.new_empty(*size[:-1], wide(size[-1]))[..., : size[-1]]
+
+
+def prepare(weight: Tensor) -> Tensor:
+    """As `explicit_step.prepare`: in half the bytes, rows beginning where wide loads may, with zeros between them."""
+    if PRECISION != "bf16":
+        return weight
+    clients, inner, outer = weight.shape
+    padded = weight.new_empty(clients, inner, wide(outer), dtype=torch.bfloat16)
+    padded[:, :, outer:] = 0.0
+    return padded[:, :, :outer].copy_(weight)
+
+
+def wide(size: int) -> int:
+    """The length of rows of memory that begin where wide loads may."""
+    return -(-size // 16) * 16
+
+
+def _reach(x: Tensor) -> int:
+    """How far the rows of a matrix that `room` or `prepare` gave may be read and written."""
+    length, row = wide(x.shape[-1]), x.stride(-2)
+    return length if row % 16 == 0 and row >= length else x.shape[-1]
+
+
+def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
+    """As `explicit_step.multiply`."""
+    clients, rows, inner = x.shape
+    outer, along = weight.shape[2], weight.stride(2) == 1  # else it is transposed
+    width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
+    if along and outer <= 128 and clients <= 64:  # few programs: shorter loops in more of them
+        width, column = 128, 32
+    reach = (inner, _reach(weight)) if along else (_reach(weight.mT), outer)
+    multiply_kernel[clients, triton.cdiv(outer, column)](
+        x, weight, x if scale is None else scale, out, rows, inner, _reach(x), *reach, _reach(out),
+        *x.stride()[:2], 0 if scale is None else scale.stride(0), *out.stride()[:2], *weight.stride(),
+        SCALED=scale is not None, ADD=add, ROWS=max(16, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
+        PRECISION=PRECISION, num_warps=4 if along else 2,
+    )  # fmt: skip
+
+
+def gates_forward(
+    layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, h: Tensor
+) -> None:
+    """As `explicit_step.gates_forward`."""
+    clients, rows, hidden = h.shape
+    gates_forward_kernel[clients, rows](
+        a, b, keep, c_before, c_after, h, *_vectors(layer), a.stride(0), keep.stride(0), c_after.stride(0), h.stride(0),
+        a.stride(1), h.stride(1), hidden, **_block(hidden, clients * rows),
+    )  # fmt: skip
+
+
+def gates_backward(
+    layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, dh: Tensor, dc: Tensor,
+    da: Tensor, db: Tensor, dz: Tensor, dn: Tensor,
+) -> None:  # fmt: skip
+    """As `explicit_step.gates_backward`."""
+    clients, rows, hidden = dc.shape
+    gates_backward_kernel[clients, rows](
+        a, b, keep, c_before, c_after, dh, dc, da, db, dz, dn, *_vectors(layer),
+        a.stride(0), keep.stride(0), c_after.stride(0), dn.stride(0), a.stride(1), dn.stride(1), rows, hidden,
+        **_block(hidden, clients * rows),
+    )  # fmt: skip
+
+
+def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) -> Weights:
+    """As `explicit_step.vector_gradients`."""
+    clients, positions, hidden = dn.shape
+    span = triton.cdiv(positions, max(1, min(_ROWS_AT_ONCE // (4 * clients), positions // 8)))
+    splits = triton.cdiv(positions, span)
+    parts = a.new_empty(clients, splits, 11 * hidden)
+    vectors = dict(zip(_VECTORS, parts.split([3 * hidden] * 3 + [hidden] * 2, dim=2), strict=True))
+    vector_gradients_kernel[clients, 4, splits](
+        a, b, c, dz, dn, *_vectors(vectors), c.stride(0), a.stride(1), c.stride(1), positions, span, parts.stride(1),
+        hidden, **_block(hidden, 4 * clients * splits),
+    )  # fmt: skip
+    sums = parts.sum(dim=1) if splits > 1 else parts.squeeze(1)
+    return dict(zip(_VECTORS, sums.split([3 * hidden] * 3 + [hidden] * 2, dim=1), strict=True))
+
+
+_VECTORS = ("bias", "input_scale", "recurrent_scale", "cell_scale", "cell_bias")
+
+
+def _vectors(layer: Weights) -> tuple[Tensor, ...]:
+    return tuple(layer[name] for name in _VECTORS)
+
+
+_ROWS_AT_ONCE, _FEW_ROWS = 2048, 640  # rows of gates that keep a GPU busy, and so few that they cannot
+
+
+def _block(hidden: int, rows: int) -> dict[str, int]:
+    """A row's tile: of many rows each gets few warps, so that sums along it stay within one; few rows get more."""
+    block = triton.next_power_of_2(hidden)
+    return {"BLOCK": block, "num_warps": max(4 if rows < _FEW_ROWS else 1, block // 1024)}
+
+
+def spread(stack: Tensor, start: Tensor) -> None:
+    """Put every client's weights at the start."""
+    size = start.numel()
+    spread_kernel[(triton.cdiv(size, 1024),)](stack, start.contiguous(), len(stack), size, BLOCK=1024)
+
+
+def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, scale: float) -> None:
+    """Add factor·(stack − start) of all clients to a total in fixed point; a factor of 0 leaves a client out."""
+    clients, size = stack.shape
+    add_changes_kernel[(triton.cdiv(size, 256),)](
+        total, stack, start, factor.double(), clients, size, scale, CLIENTS=8, BLOCK=256
+    )
+
+
+def change_squares(stack: Tensor, start: Tensor) -> Tensor:
+    """By client, the sum of its squared changes (stack − start)²."""
+    clients, size = stack.shape
+    parts = triton.cdiv(size, 32 * 1024)
+    square = stack.new_empty(clients, parts)
+    change_squares_kernel[clients, parts](square, stack, start, size, BLOCK=1024, SPAN=32 * 1024)
+    return square.double().sum(dim=1)

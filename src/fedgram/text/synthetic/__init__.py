@@ -1,0 +1,1 @@
+"""Generated typists: phrase grammars, and people who type from them."""

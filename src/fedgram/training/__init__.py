@@ -1,0 +1,1 @@
+"""Training networks: federated averaging over devices, and central training on text that a server may see."""

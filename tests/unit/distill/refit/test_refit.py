@@ -1,0 +1,413 @@
+"""The federated refit: what devices send, what is found and proposed, and what the server makes of it."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.reference.ngram_counting import all_occurrences, longest_reads, ngrams
+from tests.reference.random_models import random_model, random_sentences, random_topology, random_weights, vocabulary
+
+from fedgram.automata.build import count_ngrams
+from fedgram.automata.counting import visited_states
+from fedgram.automata.model import NGramModel, model_from_weights, renormalize
+from fedgram.automata.properties import model_faults, topology_faults
+from fedgram.automata.sampling import sample_sentences
+from fedgram.automata.scoring import score
+from fedgram.automata.smoothing import continuation_counts, smooth
+from fedgram.automata.topology import Topology, backoff_arcs
+from fedgram.core.arrays import LongArray, Ragged
+from fedgram.core.errors import FedgramError
+from fedgram.core.random import Stream
+from fedgram.core.storage import Record
+from fedgram.distill.refit.federated_refit import (
+    CountedNGrams,
+    Passes,
+    Prior,
+    RefitOptions,
+    count_on_devices,
+    refit,
+    refit_to_counts,
+)
+from fedgram.distill.refit.ngram_collection import (
+    COUNT,
+    NO_LIMITS,
+    Limits,
+    NGramCollection,
+    at_most,
+    occurrences,
+    topology_counts,
+)
+from fedgram.distill.refit.ngram_growth import Growth, propose
+from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.intake import Intake
+from fedgram.federated.job import Fleets, Job
+from fedgram.federated.rounds import GaveUp, Run, RunOptions, run_rounds
+from fedgram.federated.secure.settings import SecureSettings
+from fedgram.federated.simulation import SimulatedFleet
+from fedgram.federated.task import FederatedTask, Update
+from fedgram.text.population import ClientDataset, Population, population_from_messages
+from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
+
+KINDS = 6
+PLAN = RoundPlan(devices=7, over_selection=1.3)
+SKETCH = SketchSize(tables=3, bits=12)
+State = TypeVar("State")
+seeds = st.integers(0, 2**32 - 1)
+
+
+def population(rng: np.random.Generator, users: int = 25) -> Population:
+    """Users who write words of the random models, and some that those do not know."""
+    words = [f"w{i}" for i in range(KINDS)] + ["zzz"]
+    rows = []
+    for user in range(users):
+        for _ in range(int(rng.integers(1, 8))):
+            text = " ".join(words[min(int(k), KINDS)] for k in rng.geometric(0.35, int(rng.integers(1, 7))) - 1)
+            rows.append((f"user{user:03d}", text, "train"))
+    return population_from_messages(rows)
+
+
+def fleets_of(people: Population, **options: Any) -> Fleets:
+    """Simulated devices for any job; a fifth drops out."""
+    return lambda job: SimulatedFleet(job, people, people.clients("train"), **{"dropout": 0.2, **options})
+
+
+def ask_all(
+    task: FederatedTask[State], people: Population, seed: int, masking: SecureSettings | None = None, **options: Any
+) -> Run[State]:
+    """A pass: every device takes part once."""
+    job = Job(task, seed, participations=1)
+    return run_rounds(job, fleets_of(people, **options)(job), RunOptions(None, PLAN, masking))
+
+
+def count(
+    model: NGramModel, people: Population, options: RefitOptions, seed: int, folder: Path | None = None
+) -> CountedNGrams:
+    return count_on_devices(model, Passes(fleets_of(people), options, seed=seed, folder=folder), options)
+
+
+def pooled(people: Population) -> Ragged:
+    codes = people.word_ids(vocabulary(KINDS))
+    return Ragged.concatenate([people.load(int(c), codes).sentences for c in people.clients("train")])
+
+
+def counted_text(task: NGramCollection, text: Ragged, seed: int = 0) -> LongArray:
+    """What a device with this text counts."""
+    return task.client_update(Record(), ClientDataset("x", text), Stream(seed)).array(COUNT).astype(np.int64)
+
+
+def model_of(rng: np.random.Generator, order: int = 3) -> NGramModel:
+    topology = random_topology(rng, words=KINDS, order=order, ngrams=15)
+    return renormalize(random_weights(rng, topology, KINDS))
+
+
+@given(seeds)
+def test_a_device_counts_the_longest_ngram_that_fits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    topology = random_model(rng, order=3, words=KINDS).topology
+    text = random_sentences(rng, words=KINDS, sentences=9)
+    text = Ragged(np.where(rng.random(len(text.values)) < 0.1, 0, text.values).astype(np.int32), text.offsets)
+    count = counted_text(NGramCollection(topology, vocabulary(KINDS), NO_LIMITS), text)
+    names = ngrams(topology)
+    expected, everywhere = longest_reads(topology, text), all_occurrences(topology, text)
+    assert count.tolist() == [expected[name] for name in names]
+    S, T = occurrences(topology, count)
+    assert S.tolist() == [everywhere[name] for name in names]
+    if expected.total() == len(text.values) + len(text):  # nothing unknown: the counts tell the visits as well
+        visits = np.bincount(visited_states(topology, text), minlength=topology.states)
+        assert topology_counts(topology, count).visits.tolist() == visits.tolist()
+        assert T[0] == visits.sum()
+
+
+@given(seeds)
+def test_devices_add_up_to_the_counts_of_their_pooled_text(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    people, topology = population(rng), model_of(rng).topology
+    task = NGramCollection(topology, vocabulary(KINDS), NO_LIMITS)
+    found = ask_all(task, people, seed, as_bytes=True)
+    expected = longest_reads(topology, pooled(people))
+    assert found.state[COUNT].tolist() == [expected[name] for name in ngrams(topology)]
+    assert found.progress.device.tolist() == people.clients("train").tolist()
+    assert found.progress.tally.reports == len(people.clients("train"))
+    assert found.progress.most == 1
+    assert found.progress.tally.bytes_received > 0
+
+
+def test_masked_devices_add_up_to_the_same() -> None:
+    rng = np.random.default_rng(4)
+    people, topology = population(rng), model_of(rng).topology
+    task = NGramCollection(topology, vocabulary(KINDS), Limits(30, 3))
+    plain, masked = (
+        ask_all(task, people, 2, masking, dropout=0.0) for masking in (None, SecureSettings())
+    )  # fmt: skip
+    assert np.array_equal(plain.state[COUNT], masked.state[COUNT])
+    assert plain.progress.device.tolist() == masked.progress.device.tolist()
+
+
+@given(seeds, st.integers(1, 12), st.integers(1, 3))
+def test_no_device_counts_for_more_than_the_limits(seed: int, labels: int, at_ngram: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = random_sentences(rng, words=KINDS, sentences=9)
+    task = NGramCollection(model_of(rng).topology, vocabulary(KINDS), Limits(labels, at_ngram))
+    update = task.client_update(Record(), ClientDataset("x", text), Stream(seed))
+    assert update.values[COUNT].sum() <= labels
+    assert update.values[COUNT].max(initial=0) <= at_ngram
+    assert Intake(task).offer(0, update) is None
+    kept = at_most(text, labels, Stream(seed))
+    assert {tuple(s.tolist()) for s in kept} <= {tuple(s.tolist()) for s in text}
+
+
+@pytest.mark.parametrize(
+    ("values", "weight"),
+    [([5.0], 1.0), ([3.0, 3.0, 3.0], 1.0), ([0.5], 1.0), ([-1.0], 1.0), ([math.nan], 1.0), ([math.inf], 1.0),
+     ([1.0], 2.0)],
+)  # fmt: skip
+def test_what_no_device_can_have_counted_is_refused(values: list[float], weight: float) -> None:
+    task = NGramCollection(model_of(np.random.default_rng(0)).topology, vocabulary(KINDS), Limits(8, 4))
+    update = Update(task.size, {COUNT: np.arange(len(values))}, {COUNT: np.array(values)}, weight)
+    assert Intake(task).offer(0, update) is not None
+
+
+class Liars(NGramCollection):
+    """A task whose devices say more than they may; all of them, or those that have a word."""
+
+    which: int | None = None
+
+    def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:
+        update = super().client_update(broadcast, data, rng)
+        if self.which is not None and self.which not in data.sentences.values:
+            return update
+        return Update(update.size, update.index, {COUNT: update.values[COUNT] * 1e6}, 1.0)
+
+
+def liars(topology: Topology, words: Vocabulary, limits: Limits, which: int | None = None) -> NGramCollection:
+    task = Liars(topology, words, limits)
+    task.which = which
+    return task
+
+
+@pytest.mark.parametrize("masking", [None, SecureSettings()])
+def test_a_pass_leaves_hostile_reports_out_and_counts_them(masking: SecureSettings | None) -> None:
+    """They are asked once like all others, so that a few of them cannot keep a pass from its end."""
+    rng = np.random.default_rng(1)
+    people, words = population(rng), vocabulary(KINDS)
+    settings = model_of(rng).topology, words, Limits(100, 100)
+    rare, codes = words.index[f"w{KINDS - 1}"], people.word_ids(words)
+    texts = {c: people.load(c, codes).sentences for c in people.clients("train").tolist()}
+    honest = [c for c, text in texts.items() if rare not in text.values]
+    assert 3 < len(texts) - len(honest) < 10
+    found = ask_all(liars(*settings, which=rare), people, 0, masking)
+    expected = longest_reads(settings[0], Ragged.concatenate([texts[c] for c in honest]))
+    assert found.state[COUNT].tolist() == [expected[name] for name in ngrams(settings[0])]
+    assert found.progress.tally.reports == len(honest)
+    left = texts.keys() - set(found.progress.device.tolist())
+    assert len(left) <= (1 if masking else 0)  # nobody masks alone
+    assert found.progress.tally.refused == {"too large": len(texts) - len(honest) - len(left)}
+    assert found.progress.most == 1
+
+
+def test_a_pass_of_nothing_but_hostile_reports_gives_up() -> None:
+    rng = np.random.default_rng(1)
+    task, people = liars(model_of(rng).topology, vocabulary(KINDS), Limits(100, 100)), population(rng)
+    with pytest.raises(GaveUp, match=r"round 1 was abandoned 5 times, .* 0 of at least 1 reports \(.*too large"):
+        ask_all(task, people, 0)
+
+
+@given(seeds)
+def test_every_pair_that_enough_devices_have_is_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    people = population(rng)
+    task = PairCollection(vocabulary(KINDS), SKETCH, labels=math.inf)
+    marks = ask_all(task, people, seed).state
+    having: dict[tuple[int, int], int] = {}
+    for client in people.clients("train"):
+        sentences = people.load(int(client), people.word_ids(vocabulary(KINDS))).sentences
+        runs = [[BOS, *s.tolist(), EOS] for s in sentences]
+        for pair in {pair for run in runs for pair in pairwise(run)}:
+            having[pair] = having.get(pair, 0) + 1
+    for least in (1, 2, 5):
+        found = {tuple(row.tolist()) for row in task.found(marks, least=least, most=1000)}
+        wanted = {pair for pair, n in having.items() if n >= least}
+        assert wanted <= found
+        assert len(found - wanted) <= 2  # collisions
+    fewest = task.found(marks, least=1, most=5)
+    assert len(fewest) <= 5
+
+
+def test_marks_beyond_a_device_are_refused() -> None:
+    task = PairCollection(vocabulary(KINDS), SKETCH, labels=3)
+    none = np.zeros(0, np.int64)
+    for index, value in ((np.arange(10), 1.0), (np.arange(2), 2.0)):
+        update = Update(
+            task.size, {WORDS: none, CELLS: index}, {WORDS: np.zeros(0), CELLS: np.full(len(index), value)}, 1.0
+        )
+        assert Intake(task).offer(0, update) is not None
+
+
+@given(seeds)
+def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = random_sentences(rng, words=KINDS, sentences=20)
+    bigrams = count_ngrams(text, vocabulary(KINDS), order=2, open_vocabulary=True).topology
+    count = counted_text(NGramCollection(bigrams, vocabulary(KINDS), NO_LIMITS), text)
+    growth = Growth(shortest=3, order=3, least=2, expected=0.5)
+    grown = propose(bigrams, count, KINDS + 3, growth)
+    assert topology_faults(grown.topology, words=KINDS + 3) == []
+    S = dict(zip(ngrams(bigrams), occurrences(bigrams, count)[0].tolist(), strict=True))
+    after = {w: sum(n for pair, n in S.items() if len(pair) == 2 and pair[0] == w) for w in range(KINDS + 3)}
+    expected = {
+        (*h, pair[1])
+        for h in S for pair in S
+        if len(h) == len(pair) == 2 and h[1] == pair[0]
+        and min(S[h], S[pair]) >= 2 and S[h] * S[pair] >= 0.5 * after[h[1]]
+    }  # fmt: skip
+    assert {name for name in ngrams(grown.topology) if len(name) == 3} == expected
+    own = [ngrams(grown.topology)[arc] for arc in grown.arc[: bigrams.arcs]]
+    assert own == ngrams(bigrams)
+    few = propose(bigrams, count, KINDS + 3, Growth(shortest=3, order=3, least=2, expected=1e-6, most=3))
+    assert sum(len(name) == 3 for name in ngrams(few.topology)) <= 3
+
+
+@given(seeds)
+def test_without_counts_the_refit_is_the_distilled_model(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    model = model_of(rng)
+    same = refit(model, np.zeros(model.topology.arcs, np.int64), Prior())
+    assert np.allclose(same.log_weight, model.log_weight, atol=1e-9)
+    nobody = population_from_messages([("a", "zzz", "dev")])
+    with pytest.raises(FedgramError, match="no clients"):
+        count_on_devices(model, Passes(fleets_of(nobody), RefitOptions(), seed=0), RefitOptions())
+
+
+@given(seeds)
+def test_without_a_prior_the_refit_is_kneser_ney(seed: int) -> None:
+    """On all n-grams of a text, with its own discounts and β → 0."""
+    rng = np.random.default_rng(seed)
+    text = random_sentences(rng, words=KINDS, sentences=30)
+    counts = count_ngrams(text, vocabulary(KINDS), order=2)
+    t = counts.topology
+    c = continuation_counts(backoff_arcs(t), counts.count)
+    n1, n2 = (int(np.sum(c[t.first_arc[1] :] == n)) for n in (1, 2))
+    if not n1 or np.any(c[: t.first_arc[1]] == 0):
+        return
+    D = n1 / (n1 + 2 * n2)
+    count = counted_text(NGramCollection(t, vocabulary(KINDS), NO_LIMITS), text)
+    assert np.array_equal(occurrences(t, count)[0], counts.count)
+    prior = random_weights(rng, t, KINDS)
+    refitted = refit(prior, count, Prior(visits=1e-12, discounts=(D, D, D), share=0.0))
+    assert np.allclose(np.exp(refitted.log_weight), np.exp(smooth(counts, "kneser-ney").log_weight), atol=1e-9)
+
+
+@given(seeds, st.booleans())
+def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
+    rng = np.random.default_rng(seed)
+    people, model = population(rng), model_of(rng)
+    growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
+    options = RefitOptions(Limits(40, 5), PLAN, SKETCH if pairs else None, growth, max_ngrams=40)
+    counted = count(model, people, options, seed)
+    assert [p["reports"] for p in counted.passes] == [len(people.clients("train"))] * (4 if pairs else 3)
+    assert topology_faults(counted.topology, words=KINDS + 3) == []
+    names = set(ngrams(counted.topology))
+    assert set(ngrams(model.topology)) <= names
+    seen = all_occurrences(counted.topology, pooled(people))
+    assert all(seen[name] for name in names - set(ngrams(model.topology)) if len(name) > 1)
+    final = refit_to_counts(model, counted, options)
+    assert final.topology.arcs <= 40
+    assert model_faults(final) == []
+    again = refit_to_counts(model, count(model, people, options, seed), options)
+    assert np.array_equal(again.log_weight, final.log_weight)
+
+
+def test_an_interrupted_count_resumes_in_the_pass_where_it_was(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    people, model = population(rng), model_of(rng)
+    options = RefitOptions(Limits(40, 5), PLAN, SKETCH, Growth(passes=1, shortest=3, order=3))
+    whole = count(model, people, options, 7)
+    told: list[tuple[str, int]] = []
+
+    def interrupted(event: str, about: Mapping[str, Any]) -> None:
+        told.append((event, about["round"]))
+        if told.count(("round committed", 2)) == 2:  # in the second pass
+            raise KeyboardInterrupt
+
+    passes = Passes(fleets_of(people), options, seed=7, folder=tmp_path, tell=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        count_on_devices(model, passes, options)
+    began: list[int] = []
+    passes = Passes(
+        fleets_of(people), options, seed=7, folder=tmp_path,
+        tell=lambda event, about: began.append(about["round"]) if event == "round began" else None,
+    )  # fmt: skip
+    resumed = count_on_devices(model, passes, options)
+    assert began[0] == 3  # neither the first pass nor the rounds of the second that were committed
+    assert np.array_equal(resumed.count, whole.count)
+    assert resumed.passes == whole.passes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pass-0", "pass-1", "pass-2"]
+
+
+def test_passes_draw_their_devices_anew() -> None:
+    """Each pass has a seed of its own, and says what is counted, and on what."""
+    rng = np.random.default_rng(3)
+    people, model = population(rng), model_of(rng)
+    options = RefitOptions(Limits(40, 5), PLAN, SKETCH, Growth(passes=1, shortest=3, order=3))
+    jobs: list[Job[Any]] = []
+    about: list[tuple[str, bool]] = []
+
+    def fleets(job: Job[Any]) -> Any:
+        jobs.append(job)
+        return fleets_of(people)(job)
+
+    def on_pass(what: str, topology: object) -> None:
+        about.append((what, topology is not None))
+
+    count_on_devices(model, Passes(fleets, options, seed=1, on_pass=on_pass), options)
+    assert len({job.seed for job in jobs}) == len(jobs) == 3
+    assert {job.participations for job in jobs} == {1}
+    assert about == [("pairs", False), ("n-grams", True), ("n-grams", True)]
+
+
+def test_the_refit_predicts_its_users_better_than_prior_or_counts_alone() -> None:
+    """With a noisy prior and few counts of the same truth."""
+    rng = np.random.default_rng(5)
+    truth = renormalize(smooth(count_ngrams(random_sentences(rng, words=20, sentences=60), vocabulary(20), order=3)))
+    text, unseen = (sample_sentences(truth, n, seed=s) for n, s in ((120, 1), (3000, 2)))
+    t = truth.topology
+    noisy = np.exp(truth.log_weight) * rng.gamma(2.0, 0.5, t.arcs)
+    prior = model_from_weights(t, vocabulary(20), noisy)
+    count = counted_text(NGramCollection(t, vocabulary(20), NO_LIMITS), text)
+    joined, alone = (score(refit(prior, count, Prior(visits=b)), unseen).perplexity for b in (5.0, 1e-6))
+    assert joined < score(prior, unseen).perplexity
+    assert joined < alone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [lambda: Limits(0), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(discounts=(1.5, 1, 1)),
+     lambda: Prior(share=2), lambda: Growth(shortest=1), lambda: Growth(expected=0), lambda: SketchSize(bits=40)],
+)  # fmt: skip
+def test_senseless_options_are_refused(options: object) -> None:
+    with pytest.raises(FedgramError):
+        options()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("with_unknown", [True, False])
+def test_marks_of_lying_devices_make_no_impossible_pairs(with_unknown: bool) -> None:
+    """Devices may mark that they have `<s>` or `<unk>` in places where no text has them."""
+    words = vocabulary(KINDS)
+    task = PairCollection(words, SketchSize(2, 6), labels=100, with_unknown=with_unknown)
+    everything = {WORDS: np.full(len(words), 9), CELLS: np.full(2 << 6, 9)}
+    pairs = [tuple(row.tolist()) for row in task.found(everything, least=2, most=10_000)]
+    first, second = ({pair[k] for pair in pairs} for k in (0, 1))
+    assert (BOS in first, EOS in first, BOS in second, EOS in second) == (True, False, False, True)
+    assert (UNK in first, UNK in second) == (with_unknown, with_unknown)
+
+
+def test_a_cap_on_one_ngram_is_a_whole_number() -> None:
+    with pytest.raises(FedgramError, match=r"whole number, not 2\.5"):
+        Limits(10, 2.5)

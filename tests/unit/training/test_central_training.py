@@ -1,0 +1,72 @@
+"""Central training goes on after an interruption, to the same weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedgram.core.arrays import Ragged
+from fedgram.core.errors import FedgramError
+from fedgram.neural.cell import Weights
+from fedgram.neural.model import ModelShape, initial_weights
+from fedgram.training.central_training import CentralTraining, train_centrally
+
+SHAPE = ModelShape(30, 10, 15, layers=2)
+OPTIONS = CentralTraining(epochs=3, rows=4, length=8, seed=3)
+
+
+class Interruption(Exception):
+    """As if the process had ended here."""
+
+
+def some_sentences() -> Ragged:
+    rng = np.random.default_rng(5)
+    return Ragged.from_rows([rng.integers(3, 30, rng.integers(1, 12)).tolist() for _ in range(60)])
+
+
+def train(checkpoint: Path | None = None, *, until: float = 2.0, options: CentralTraining = OPTIONS) -> Weights:
+    def on_batch(done: float, _: float) -> None:
+        if done >= until:
+            raise Interruption
+
+    start = initial_weights(SHAPE, seed=1)
+    return train_centrally(SHAPE, start, some_sentences(), options, on_batch=on_batch, checkpoint=checkpoint, pause=0.0)
+
+
+def same(a: Weights, b: Weights) -> bool:
+    return all(torch.equal(w, b[name]) for name, w in a.items())
+
+
+def test_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    whole, checkpoint = train(), tmp_path / "checkpoint"
+    for until in (0.3, 0.3, 0.6):
+        with pytest.raises(Interruption):
+            train(checkpoint, until=until)
+        assert checkpoint.exists()
+    heard: list[float] = []
+    weights = train_centrally(
+        SHAPE, initial_weights(SHAPE, seed=1), some_sentences(), OPTIONS, checkpoint=checkpoint,
+        on_batch=lambda done, _: heard.append(done),
+    )  # fmt: skip
+    assert min(heard) > 0.5, "it began anew"
+    assert same(weights, whole)
+    assert not checkpoint.exists()
+
+
+def test_a_checkpoint_that_is_damaged_or_of_other_work_is_not_used(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with pytest.raises(Interruption):
+        train(checkpoint, until=0.5, options=CentralTraining(epochs=3, rows=4, length=8, seed=4))
+    assert same(train(checkpoint), train())
+    with pytest.raises(Interruption):
+        train(checkpoint, until=0.5)
+    content = bytearray(checkpoint.read_bytes())
+    content[-3] ^= 1
+    checkpoint.write_bytes(content)
+    assert same(train(checkpoint), train())
+
+
+def test_no_text_is_refused() -> None:
+    with pytest.raises(FedgramError, match="no text"):
+        train_centrally(SHAPE, initial_weights(SHAPE, seed=1), Ragged.from_rows([]), OPTIONS)

@@ -1,0 +1,523 @@
+"""The engine equals the readable specification, for every cell, and does not depend on chunks or on who trains them.
+
+A training follows its dev users: it stops in time, resumes with the same bits, and says so if it led nowhere.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import fed_avg
+from tests.reference.federated_tasks import ThreadRanks
+
+from fedgram.core.checkpoint import OtherWork
+from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.storage import Record
+from fedgram.federated.averaging import ServerStep
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import GaveUp, Run, RunOptions, run_rounds
+from fedgram.federated.secure.settings import SecureSettings
+from fedgram.federated.simulation import SimulatedFleet
+from fedgram.federated.task import Member, device_stream
+from fedgram.federated.validation import Reason
+from fedgram.neural.cell import GATES
+from fedgram.neural.local_training import LocalResult, LocalTraining, train_clients
+from fedgram.neural.model import ModelShape, initial_weights
+from fedgram.neural.network import Coding, WeightArrays, as_arrays, as_tensors
+from fedgram.neural.scoring import ScoredText, Scores, text_to_score
+from fedgram.text.population import ClientDataset, Population, population_from_messages
+from fedgram.text.vocabulary import Vocabulary
+from fedgram.training import fedavg_engine as engine
+from fedgram.training import federated_training as training
+from fedgram.training.fedavg_engine import chunk_size
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging, Schedule, TrainingPlan
+from fedgram.training.federated_training import Diverged, Following, Moment, RunResult, train
+
+LETTERS = "abcdefghij"
+WORDS = Vocabulary.of(LETTERS)
+LIMITS = {"cifg": 0.04, "lstm": 0.034, "gru": 0.09}  # on the norms of changes: these hold some of them
+REMEDY = "lower the clients' or the server's learning rate"
+
+
+def people(seed: int, clients: int) -> Population:
+    """Users with between no and many sentences; one writes only words that nobody knows."""
+    rng = np.random.default_rng(seed)
+    messages: list[tuple[str, str, str | None]] = []
+    for client in range(clients):
+        for _ in range(int(rng.integers(1, 12)) if client else 30):
+            words = rng.choice(list(LETTERS) if client != 1 else ["zz"], int(rng.integers(1, 14)))
+            messages.append((f"u{client:02d}", " ".join(words), "train"))
+    return population_from_messages(messages)
+
+
+def a_task(cell: str = "cifg", precision: type = np.float32, **plan: Any) -> FederatedAveraging:
+    shape = ModelShape(len(WORDS), 10, 15, layers=2, cell=cell, groups=5 if cell == "lstm" else 1)
+    settings: dict[str, Any] = {"rows": 2, "length": 9, "max_sentences": 10, **plan}
+    start: dict[str, Any] = {n: w.astype(precision) for n, w in as_arrays(initial_weights(shape, seed=2)).items()}
+    return FederatedAveraging(shape, start, TrainingPlan(**settings), Coding(WORDS, WORDS))
+
+
+def members_of(task: FederatedAveraging, population: Population) -> list[Member]:
+    """All users as the devices of round 1."""
+    codes = task.encode(population.words)
+    return [Member(c, population.load(c, codes), device_stream(5, 1, c)) for c in range(len(population))]
+
+
+def change_norm_of(task: FederatedAveraging, member: Member) -> float:
+    """How long a device's change is, as it sends it."""
+    update = task.client_update(task.broadcast(task.init()), member.data, member.rng)
+    change = [update.values[name] / update.weight for name in task.shape.sizes()]
+    return round(float(np.linalg.norm(np.concatenate(change))), 6)
+
+
+def run(
+    task: FederatedAveraging, population: Population, *, rounds: int = 1, plan: RoundPlan | None = None,
+    masking: SecureSettings | None = None, **fleet: Any,
+) -> Run[FedAvgState]:  # fmt: skip
+    job = Job(task, 5)
+    devices = SimulatedFleet(job, population, population.clients(), **{"dropout": 0.0, **fleet})
+    return run_rounds(job, devices, RunOptions(rounds, plan or RoundPlan(6, 1.3), masking))
+
+
+@pytest.fixture
+def chunks_of_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many devices of `a_task` train together."""
+
+    def set_size(devices: int) -> None:
+        monkeypatch.setattr(engine, "_CPU_STACK", devices * a_task().shape.parameters())
+
+    return set_size
+
+
+def same(one: Run[FedAvgState], other: Run[FedAvgState]) -> bool:
+    a, b = one.state, other.state
+    weights = all(np.array_equal(w, b.model.weights[name]) for name, w in a.model.weights.items())
+    return weights and (a.loss, a.targets, a.devices) == (b.loss, b.targets, b.devices)
+
+
+@pytest.mark.parametrize(("precision", "tolerance", "limited"), [(np.float32, 1e-4, False), (np.float64, 1e-6, True)])
+@pytest.mark.parametrize("cell", GATES)
+def test_the_engine_is_the_specification(
+    cell: str, precision: type, tolerance: float, limited: bool, chunks_of_devices: Callable[[int], None]
+) -> None:
+    """Three rounds; small steps, since with large ones training is chaotic and magnifies rounding."""
+    chunks_of_devices(4)
+    population = people(0, 9)
+    plan: dict[str, Any] = {"epochs": 2, "local": LocalTraining(0.01), "max_sentences": 5}
+    task = a_task(cell, precision, update_norm=LIMITS[cell] if limited else math.inf, **plan)
+    found = run(task, population, rounds=3).state.model.weights
+    lengths = {change_norm_of(task, member) for member in members_of(task, population) if member.device != 1}
+    assert not limited or min(lengths) < LIMITS[cell] == max(lengths)
+    texts = {m.device: m.data.sentences for m in members_of(task, population)}
+    start = as_tensors(task.start)
+    expected = fed_avg.fed_avg(task.shape, start, texts, task.plan, devices=6, rounds=3, seed=5)
+    largest = max(float(weight.abs().max()) for weight in expected.values())
+    for name, weight in expected.items():
+        assert np.abs(found[name] - weight.numpy()).max() < tolerance * largest, name
+        assert not np.array_equal(found[name], task.start[name])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+@pytest.mark.parametrize("plan", [{"update_norm": 0.05}, {"update_norm": math.inf, "weighting": "uniform"}])
+@pytest.mark.parametrize("cell", GATES)
+def test_the_engine_is_the_task_device_by_device(
+    cell: str, plan: dict[str, Any], chunk: int, chunks_of_devices: Callable[[int], None]
+) -> None:
+    """Bit for bit, whatever trains together."""
+    chunks_of_devices(chunk)
+    population, task = people(1, 8), a_task(cell, **plan)
+    assert chunk_size(task) == (chunk if cell == "cifg" else 1)
+    together, alone = (run(task, population, rounds=2, plan=RoundPlan(8), batched=b) for b in (True, False))
+    assert same(together, alone)
+    assert together.progress.tally.fields() == alone.progress.tally.fields()
+    assert together.state.targets > 100
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_number_of_workers_changes_no_bit(ranks: int, chunks_of_devices: Callable[[int], None]) -> None:
+    chunks_of_devices(2)
+    population, task = people(2, 9), a_task()
+    alone = run(task, population, rounds=2, dropout=0.1)
+    with ThreadPoolExecutor(ranks) as pool:
+        shared = list(pool.map(lambda r: run(task, population, rounds=2, dropout=0.1, ranks=r), ThreadRanks(ranks).all))
+    assert all(same(alone, one) for one in shared)
+
+
+def test_a_limit_holds_each_devices_change() -> None:
+    task = a_task(update_norm=0.01, weighting="uniform", server=ServerStep("momentum", 1.0, 0.0))
+    after = run(task, people(3, 5)).state.model.weights
+    norm = np.sqrt(sum(float(((after[n] - task.start[n]) ** 2).sum()) for n in after))
+    assert 0 < norm <= 0.01 * (1 + 1e-5)
+    assert TrainingPlan().update_norm == 1.0  # there is a limit unless told
+
+
+def test_devices_that_diverge_are_refused_and_counted() -> None:
+    with pytest.raises(GaveUp, match=r"round 1 was abandoned 5 times, .*: 0 of at least 1 reports \(6 not finite\)"):
+        run(a_task(local=LocalTraining(1e30)), people(4, 6))
+
+
+def test_one_that_diverges_does_not_spoil_the_others(
+    monkeypatch: pytest.MonkeyPatch, chunks_of_devices: Callable[[int], None]
+) -> None:
+    chunks_of_devices(3)
+    population, task = people(4, 6), a_task()
+    spoilt: list[int] = []
+
+    def spoil(*arguments: Any) -> LocalResult:
+        trained = train_clients(*arguments)
+        trained.weights["output_bias"][0, 3] = math.nan
+        spoilt.append(1)
+        return trained
+
+    expected = run(task, population)
+    monkeypatch.setattr(engine, "train_clients", spoil)
+    found = run(task, population)
+    assert found.progress.tally.refused == {str(Reason.NOT_FINITE): 2} == {str(Reason.NOT_FINITE): len(spoilt)}
+    assert (expected.state.devices, found.state.devices, found.progress.tally.reports) == (6, 4, 4)
+    assert all(np.isfinite(w).all() for w in found.state.model.weights.values())
+    assert not same(expected, found)
+
+
+@pytest.mark.parametrize("plan", [{}, {"update_norm": 0.05, "weighting": "uniform"}])
+def test_a_secure_round_is_the_plain_one_bit_for_bit(plan: dict[str, Any]) -> None:
+    population, task = people(5, 9), a_task(**plan)
+    cohort = RoundPlan(6, 1.4)
+    plain, masked = (
+        run(task, population, plan=cohort, masking=masking, dropout=0.2) for masking in (None, SecureSettings())
+    )
+    tally = masked.progress.tally
+    assert tally.failed["dropped out"] + tally.late >= 2
+    assert same(plain, masked)
+    assert np.array_equal(plain.progress.device, masked.progress.device)
+    assert not tally.refused
+    assert not masked.progress.abandoned
+    assert tally.bytes_received > 7 * tally.reports * sum(task.size.values())
+
+
+def test_devices_that_diverge_leave_a_secure_round() -> None:
+    with pytest.raises(GaveUp, match="0 devices sent their vectors") as error:
+        run(a_task(local=LocalTraining(1e30)), people(4, 6), masking=SecureSettings())
+    assert error.value.tally.refused == {str(Reason.NOT_FINITE): 6 * 5}
+
+
+def test_devices_without_words_are_skipped_and_counted() -> None:
+    population = population_from_messages([("a", "a b", "train"), ("b", "!!", "train"), ("c", "c", "train")])
+    for batched in (True, False):
+        found = run(a_task(), population, plan=RoundPlan(3, 1.0), batched=batched)
+        assert (found.progress.tally.reports, found.progress.tally.empty) == (3, 1)
+        assert found.state.targets == 5
+    silent = run(a_task(), population_from_messages([("b", "!!", "train")]), plan=RoundPlan(1, 1.0))
+    assert all(np.array_equal(w, a_task().start[name]) for name, w in silent.state.model.weights.items())
+    assert (silent.state.round, silent.state.targets, math.isnan(silent.state.loss)) == (1, 0, True)
+
+
+def test_a_broadcast_that_is_not_this_networks_is_refused() -> None:
+    task = a_task()
+    data = ClientDataset("x", members_of(task, people(0, 3))[2].data.sentences)
+    weights = dict(task.start)
+    first = next(iter(weights))
+    for fields, arrays, match in (
+        ({}, weights, "names no round"),
+        ({"round": 0}, weights, "names no round"),
+        ({"round": "1"}, weights, "names no round"),
+        ({"round": 1}, {}, "shape"),
+        ({"round": 1}, {**weights, first: weights[first][1:]}, "shape"),
+        ({"round": 1}, {**weights, first: weights[first] * np.nan}, "not finite"),
+    ):  # fmt: skip
+        with pytest.raises(InvariantError, match=match):
+            task.client_update(Record(fields, arrays), data, device_stream(0, 1, 0))
+
+
+STACKS = """
+import math
+import numpy as np, torch
+from tests.unit.training.test_fedavg_engine import a_task, members_of, people
+from fedgram.training import fedavg_engine as engine
+from fedgram.training.fedavg_task import LOSS, TARGETS
+from fedgram.federated.intake import Intake
+from fedgram.neural.gpu import kernels as gpu_kernels
+from fedgram.neural.network import as_tensors
+
+rng = np.random.default_rng(0)
+for clients, size in ((1, 1), (2, 40), (5, 7), (4, 300)):
+    stack, start = rng.normal(size=(clients, size)).astype(np.float32), rng.normal(size=size).astype(np.float32)
+    factor = rng.random(clients) * (np.arange(clients) != 1)
+    stack[factor == 0] = np.nan
+    totals = []
+    for order in (np.arange(clients), np.arange(clients)[::-1].copy()):
+        total = torch.zeros(size, dtype=torch.int64)
+        parts = torch.from_numpy(stack[order]), torch.from_numpy(start), torch.from_numpy(factor[order])
+        engine.add_changes(total, *parts, 2.0**24)
+        totals.append(total.numpy())
+    assert np.array_equal(totals[0], totals[1])
+    expected = (factor[factor > 0, None] * (stack[factor > 0] - start)).sum(axis=0)
+    np.testing.assert_allclose(totals[0] / 2.0**24, expected, atol=1e-6)
+
+empty = torch.empty
+torch.empty = lambda *size, pin_memory, **kind: empty(*size, **kind)  # without a GPU no memory can be pinned for it
+torch.cuda.current_stream = lambda: None
+gpu_kernels.change_squares = lambda stack, start: (stack - start).double().square().sum(1)  # slow here, tested alone
+engine._CPU_STACK = 5 * a_task().shape.parameters()
+for plan in ({}, {"update_norm": 0.05, "weighting": "uniform"}, {"update_norm": math.inf}):
+    task = a_task(**plan)
+    start = as_tensors(task.start)
+    one_by_one, stacked = Intake(task, range(7)), Intake(task, range(7))
+    gpu = engine._GpuSum(task, start)
+    for chunk in engine.chunks_of(task, members_of(task, people(0, 8))):
+        trained = engine.train_clients(task.shape, start, chunk.batches, task.plan.local_in(1))
+        trained.weights["layer0.bias"][1, 2] = math.nan
+        trained.loss[2] = math.inf if plan else 1e9
+        engine._offer_each(task, start, chunk, trained, one_by_one)
+        gpu.add(chunk, trained, stacked)
+    gpu.finish(stacked)
+    assert stacked.refused == one_by_one.refused and stacked.refused.total() >= 3, stacked.refused
+    assert stacked.counted == one_by_one.counted and len(stacked.counted) >= 3
+    a, b = one_by_one.total, stacked.total
+    assert (a.weight, a.devices) == (b.weight, b.devices)
+    for name in a.arrays:
+        np.testing.assert_allclose(b.array(name), a.array(name), rtol=1e-5, atol=1e-5)
+    assert a.arrays[TARGETS] == b.arrays[TARGETS] and np.isfinite(a.array(LOSS)).all()
+"""
+
+
+def test_the_sum_of_a_stack_is_that_of_its_devices() -> None:
+    """As on a GPU, in Triton's interpreter: the same are let through, and what is left out leaves no trace."""
+    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", STACKS], env=environment, capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_small_networks_train_in_small_stacks_on_a_cpu() -> None:
+    assert chunk_size(a_task()) > 4
+    shape = ModelShape(30_000, 96, 670)
+    large = FederatedAveraging(shape, {n: np.zeros(s, np.float32) for n, s in shape.sizes().items()}, TrainingPlan())
+    assert chunk_size(large) == 1
+
+
+def test_schedules() -> None:
+    cosine = Schedule("cosine", rounds=10, warmup=2, last=0.1)
+    factors = [cosine.factor(n) for n in range(1, 12)]
+    assert factors[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert factors == sorted(factors[:3]) + sorted(factors[3:], reverse=True)
+    assert factors[-1] == pytest.approx(0.1)
+    assert Schedule("linear", rounds=4).factor(3) == 0.5
+    assert Schedule().factor(99) == 1.0
+    with pytest.raises(FedgramError, match="unknown schedule"):
+        Schedule("saw")
+
+
+@pytest.mark.parametrize("plan", [{"rows": 0}, {"epochs": 0}, {"weighting": "x"}, {"update_norm": 0.0}])
+def test_plans_that_make_no_sense_are_refused(plan: dict[str, Any]) -> None:
+    with pytest.raises(FedgramError):
+        a_task(**plan)
+
+
+@pytest.mark.parametrize("update_norm", [1.0, 0.25, math.inf])
+def test_a_plan_is_its_fields(update_norm: float) -> None:
+    plan = TrainingPlan(LocalTraining(0.1, 2.0), 3, update_norm=update_norm, server=ServerStep("adam", 0.01))
+    assert TrainingPlan.from_fields(json.loads(json.dumps(plan.fields()))) == plan
+
+
+def test_weights_of_another_shape_are_no_start() -> None:
+    task = a_task()
+    with pytest.raises(FedgramError, match="shape"):
+        FederatedAveraging(ModelShape(len(WORDS), 10, 16), task.start, task.plan)
+    with pytest.raises(FedgramError, match="coding"):
+        FederatedAveraging(task.shape, task.start, task.plan).encode(["a"])
+
+
+def talkers(users: int, silent: int = 0) -> Population:
+    """Users with enough sentences for several batches, and some without any."""
+    words = [" ".join(LETTERS[k % 3 : k % 3 + 6]) for k in range(8)]
+    messages = [(f"u{k}", text, "train") for k in range(users) for text in (words if k >= silent else ["!!"])]
+    return population_from_messages(messages)
+
+
+def follow(
+    task: FederatedAveraging, *, rounds: int = 6, dev: bool = True, following: Following | None = None,
+    population: Population | None = None, **options: Any,
+) -> RunResult:  # fmt: skip
+    """A training with two dev users, on whom every round is scored unless told."""
+    users, coding = population or people(6, 8), Coding(WORDS, WORDS)
+    text: ScoredText | None = text_to_score(coding, users, np.array([2, 3])) if dev else None
+    job = Job(task, 5)
+    fleet = SimulatedFleet(job, users, users.clients()[users.clients() != 1], dropout=0.1)
+    return train(
+        job, fleet, RunOptions(rounds, RoundPlan(4, 1.3)), dev=text, following=following or Following(1), **options
+    )
+
+
+def same_weights(one: WeightArrays, other: WeightArrays) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(w, other[name]) for name, w in one.items())
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets the dev users score what a test says, one after the other; the start comes first."""
+
+    def script(*sll_e: float) -> None:
+        values: Iterator[float] = iter(sll_e)
+
+        def score(*_: Any, **__: Any) -> Scores:
+            value = next(values)
+            return Scores(value, value, 2.0, 1.0, 1.0, 1, 1)
+
+        monkeypatch.setattr(training, "score", score)
+
+    return script
+
+
+def test_training_gets_better_than_its_start() -> None:
+    moments: list[Moment] = []
+    result = follow(a_task(), rounds=8, on_round=moments.append)
+    story = result.story
+    assert story["best_sll_e"] == max(point["sll_e"] for point in story["dev"]) > story["before"]["sll_e"]
+    assert [point["round"] for point in story["dev"]] == list(range(1, 9))
+    assert [moment.round for moment in moments] == list(range(1, 9))
+    assert moments[story["best_round"] - 1].scores is not None
+    assert [moment.loss for moment in moments] == story["loss"]
+    assert (story["reports"], story["refused"], story["abandoned"]) == (32, {}, 0)
+    assert 32 / 7 <= story["participations"] <= 8
+    shorter = follow(a_task(), rounds=story["best_round"], dev=False)
+    assert same_weights(result.weights, shorter.weights)
+
+
+@pytest.mark.parametrize(("every", "patience", "stopped"), [(1, 1, 4), (1, 2, 5), (1, 3, 6), (2, 2, 10), (2, 3, 12)])
+def test_patience_ends_after_so_many_scores_without_progress(
+    every: int, patience: int, stopped: int, scripted: Callable[..., None]
+) -> None:
+    """The third score is the best; to be as good again is no progress."""
+    scripted(-9.0, -8.0, -7.5, -7.0, -7.0, -7.2, -7.1, -6.0)
+    result = follow(a_task(), rounds=20, following=Following(every, patience))
+    assert (result.story["best_round"], result.story["best_sll_e"]) == (3 * every, -7.0)
+    assert len(result.story["loss"]) == stopped
+    assert result.story["dev"][-1]["round"] == stopped
+    assert same_weights(result.weights, follow(a_task(), rounds=3 * every, dev=False).weights)
+
+
+def test_patience_begins_with_the_start(scripted: Callable[..., None]) -> None:
+    """Before any progress the scores since the start count; progress in the last one in time goes on."""
+    rounds: list[int] = []
+    scripted(-5.0, -6.0, -6.0, -4.0)
+    with pytest.raises(Diverged, match="no round is better than the start"):
+        follow(a_task(), following=Following(1, 2), on_round=lambda m: rounds.append(m.round))
+    assert rounds == [1, 2]
+    scripted(-5.0, -6.0, -4.0, -6.0, -6.0)
+    assert len(follow(a_task(), following=Following(1, 2)).story["loss"]) == 4
+
+
+def test_progress_that_returns_in_time_goes_on(scripted: Callable[..., None]) -> None:
+    scripted(-9.0, -8.0, -8.5, -7.0, -7.5, -6.0, -6.5)
+    result = follow(a_task(), following=Following(1, 2))
+    assert (len(result.story["loss"]), result.story["best_round"]) == (6, 5)
+
+
+@pytest.mark.parametrize("scores", [(-5.0, -6.0, -7.0), (-5.0, -5.0, -5.0)])
+def test_the_start_competes(scores: tuple[float, ...], scripted: Callable[..., None]) -> None:
+    scripted(*scores)
+    expected = rf"\(dev SLL\^e -5.000 before the first round, {scores[-1]:.3f} after the last\); {REMEDY}"
+    with pytest.raises(Diverged, match=expected):
+        follow(a_task(), rounds=2)
+
+
+def test_a_run_that_only_gets_worse_says_so() -> None:
+    """A real one: the server's steps are far too long."""
+    task = a_task(server=ServerStep("momentum", 300.0, 0.0))
+    with pytest.raises(Diverged, match=f"no round is better than the start .*{REMEDY}"):
+        follow(task, rounds=3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("number", [0, 2])
+def test_dev_scores_that_are_not_finite_end_the_training(
+    value: float, number: int, scripted: Callable[..., None]
+) -> None:
+    scripted(*[-9.0, -8.0][:number], value)
+    with pytest.raises(Diverged, match=f"dev scores of round {number} are not finite; {REMEDY}"):
+        follow(a_task())
+
+
+@pytest.mark.parametrize("dev", [False, True])
+def test_a_training_whose_devices_all_diverge_says_so(dev: bool) -> None:
+    with pytest.raises(Diverged, match=f"the training diverged: round 1 was abandoned 5 times.*{REMEDY}"):
+        follow(a_task(local=LocalTraining(1e30)), dev=dev, population=talkers(8))
+
+
+def test_devices_without_words_do_not_hide_that_the_others_diverge() -> None:
+    for plan in ({"local": LocalTraining(1e30)}, {"local": LocalTraining(1e30), "update_norm": math.inf, "rows": 20}):
+        with pytest.raises(Diverged, match=f"no update of round 1 could be used; {REMEDY}"):
+            follow(a_task(**plan), dev=False, population=talkers(6, silent=4))
+
+
+@pytest.mark.parametrize("dev", [False, True])
+@pytest.mark.parametrize("number", [1, 4])
+def test_an_interrupted_training_ends_with_the_same_bits(number: int, dev: bool, tmp_path: Path) -> None:
+    """With its story, its best weights and its patience; the server's rule remembers two vectors."""
+    task = a_task(server=ServerStep("adam", 0.02), client_schedule=Schedule("linear", 7))
+    options: dict[str, Any] = {"rounds": 7, "dev": dev, "following": Following(2, 3)}
+
+    def stop(moment: Moment) -> None:
+        if moment.round == number:
+            raise KeyboardInterrupt
+
+    whole = follow(task, **options)
+    with pytest.raises(KeyboardInterrupt):
+        follow(task, folder=tmp_path, on_round=stop, **options)
+    rounds: list[int] = []
+    resumed = follow(task, folder=tmp_path, resume=True, on_round=lambda m: rounds.append(m.round), **options)
+    assert rounds == list(range(number, 8))
+    assert same_weights(whole.weights, resumed.weights)
+    assert whole.story == resumed.story
+    again = follow(task, folder=tmp_path, resume=True, **options)  # nothing is left to do
+    assert same_weights(whole.weights, again.weights)
+    assert whole.story == again.story
+
+
+def test_patience_outlives_an_interruption(scripted: Callable[..., None], tmp_path: Path) -> None:
+    task, following = a_task(), Following(1, 3)
+
+    def stop(moment: Moment) -> None:
+        if moment.round == 4:
+            raise KeyboardInterrupt
+
+    scripted(-9.0, -8.0, -8.5, -8.5, -8.5)
+    with pytest.raises(KeyboardInterrupt):
+        follow(task, folder=tmp_path, following=following, on_round=stop)
+    scripted(-8.5, -1.0)
+    result = follow(task, folder=tmp_path, following=following, resume=True)
+    assert (len(result.story["loss"]), result.story["best_round"]) == (4, 1)
+
+
+def test_another_training_is_not_resumed(tmp_path: Path) -> None:
+    follow(a_task(), rounds=1, folder=tmp_path)
+    others: list[tuple[FederatedAveraging, dict[str, Any], str]] = [
+        (a_task(), {"rounds": 2}, "rounds"),
+        (a_task(), {"following": Following(3)}, "evaluate_every"),
+        (a_task(), {"dev": False}, "dev_words"),
+        (a_task(update_norm=0.5), {}, "fedavg.plan"),
+        (a_task("lstm"), {}, "fedavg.shape"),
+    ]
+    for task, options, name in others:
+        with pytest.raises(OtherWork, match=rf"other settings: (.*, )?{name}[,;]"):
+            follow(task, folder=tmp_path, resume=True, **{"rounds": 1, **options})
+    start = {n: w + np.float32(0.1) for n, w in a_task().start.items()}
+    other = FederatedAveraging(a_task().shape, start, a_task().plan, Coding(WORDS, WORDS))
+    with pytest.raises(OtherWork, match="other settings: start;"):
+        follow(other, rounds=1, folder=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("options", [{"evaluate_every": 0}, {"patience": 0}])
+def test_options_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(FedgramError, match="at least 1"):
+        Following(**options)
