@@ -19,10 +19,11 @@ from fedgram.automata.approximate import adopt_topology
 from fedgram.automata.build import lowercase_topology
 from fedgram.automata.compose import compose, compose_model, with_unknown_as_unigram
 from fedgram.automata.lexicon import spell_words
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.distill.casing.cap_sample_approx import cased_counting_step, cased_topology
-from fedgram.distill.casing.capitalization import Capitalizer, CaseClasses
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.case_classes import CaseClasses
 from fedgram.distill.casing.cased_words import casing_of
 from fedgram.distill.sample_approx import Counting, CountingOptions, PlainCounting, count_samples, counting_step, fit
 from fedgram.distill.source import NGramSource, Step
@@ -33,6 +34,8 @@ from fedgram.text.wordpieces import MARK, piece_vocabulary, train_pieces
 
 T = TypeVar("T")
 COLUMNS = 30_000
+
+_NGRAMS = 1_450_000
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -82,8 +85,11 @@ def main() -> None:
         corpus = read_corpus([text])
         classes = CaseClasses.of(corpus.vocabulary)
         lower = Corpus(Ragged(classes.uncased_id[corpus.sentences.values], corpus.sentences.offsets), classes.uncased)
-        training = TrainingOptions(order=4, max_ngrams=1_450_000)
-        A_W, source = train(corpus, training), NGramSource(train(lower, training))
+        training = NGramOptions(order=4)
+        A_W, source = (
+            train(corpus, training, max_ngrams=_NGRAMS),
+            NGramSource(train(lower, training, max_ngrams=_NGRAMS)),
+        )
         uncased = source.model
         size = f"{A_W.topology.arcs:,} n-grams"
         frequency = dict.fromkeys((w for w in classes.uncased.words[3:] if MARK not in w and "▅" not in w), 1.0)
@@ -111,7 +117,7 @@ def main() -> None:
             {"task": "count a source of word pieces on the composition", "seconds": round(took, 2), "rate": rate}
         )
         few = Vocabulary(uncased.vocabulary.words[:COLUMNS])
-        small = train(Corpus(known_words(lower, len(few)), few), training)
+        small = train(Corpus(known_words(lower, len(few)), few), training, max_ngrams=_NGRAMS)
         target = adopt_topology(small.topology, few, few, open_vocabulary=small.has_unknown)
         counted(
             f"count rows of {COLUMNS:,} on {target.arcs:,} n-grams", PlainCounting(DenseSource(small), target, 1),

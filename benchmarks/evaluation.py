@@ -18,10 +18,10 @@ from benchmarks.measure import save
 
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import prune_to_size
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import FloatArray, LongArray, Ragged
 from fedgram.evaluate.dense import DensePredictor
-from fedgram.evaluate.evaluation import evaluate
+from fedgram.evaluate.evaluation import evaluate_model
 from fedgram.evaluate.experiment import aa_coverage
 from fedgram.evaluate.forms import WordForms
 from fedgram.evaluate.ngram_predictor import NGramPredictor
@@ -36,7 +36,7 @@ WORDS, NGRAMS, USERS = 1_000_000, 1_500_000, 1000
 
 def generated(folder: Path) -> tuple[NGramModel, Population, LongArray]:
     text = read_corpus([write_text(folder / "train.txt", 12 * WORDS)])
-    model = prune_to_size(train(text, TrainingOptions(smoothing="modified-kneser-ney")), NGRAMS)
+    model = prune_to_size(train(text, NGramOptions(smoothing="modified-kneser-ney")), NGRAMS)
     typed = read_corpus([write_text(folder / "typed.txt", WORDS, seed=2)])
     first = np.linspace(0, len(typed.sentences), USERS + 1).astype(np.int64)
     people = Population(
@@ -88,7 +88,7 @@ def main() -> None:
         began = perf_counter()
         predictor = NGramPredictor(model, cased=cased)
         sorted_ = perf_counter()
-        evaluation = evaluate(predictor, people, clients)
+        evaluation = evaluate_model(predictor, people, clients)
         took = perf_counter() - sorted_
         result.append(
             {

@@ -21,13 +21,15 @@ from benchmarks.measure import save
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.fleet import RoundSum
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import RunOptions, Unwatched, run_rounds
+from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.simulation import SimulatedFleet
+from fedgram.federated.watch import Unwatched
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import Population, open_population, write_population
 from fedgram.text.vocabulary import Vocabulary
-from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging, TrainingPlan
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging
+from fedgram.training.plan import TrainingPlan
 
 SENTENCES, LENGTH, ROUNDS = 10, 12, 3
 
@@ -55,7 +57,7 @@ def measure(path: str, preset: str, clients: int, answer: Any) -> None:
     words = Vocabulary.of(people.words)
     plan, weights = TrainingPlan(rows=8, length=12), as_arrays(initial_weights(shape, seed=0))
     job = Job(FederatedAveraging(shape, weights, plan, Coding(words, words)), seed=1)
-    fleet = SimulatedFleet(job, people, people.clients("train"))
+    fleet = SimulatedFleet(job, people.train)
     run_rounds(job, fleet, RunOptions(ROUNDS, RoundPlan(clients)), watch=watch)
     best, tokens = watch.best, watch.tokens
     status = Path("/proc/self/status").read_text()

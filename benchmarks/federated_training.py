@@ -24,9 +24,10 @@ from fedgram.federated.intake import Intake
 from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.model import PRESETS, initial_weights, word_losses
 from fedgram.neural.network import as_arrays, as_tensors
-from fedgram.neural.torch_devices import choose_device
+from fedgram.neural.torch_devices import choose_torch_device
 from fedgram.training.fedavg_engine import Chunk, chunk_size
-from fedgram.training.fedavg_task import FederatedAveraging, TrainingPlan
+from fedgram.training.fedavg_task import FederatedAveraging
+from fedgram.training.plan import TrainingPlan
 
 ROWS, LENGTH = 8, 12
 
@@ -150,7 +151,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    device, rows = choose_device(given.device).type, []
+    device, rows = choose_torch_device(given.device).type, []
     torch.set_num_threads(1)
     for preset in [given.preset] if given.preset else ["W_30K", "W_demo"]:
         clients = given.clients or {"W_30K": 4, "W_demo": 32}.get(preset, 8)

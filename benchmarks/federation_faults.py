@@ -1,12 +1,12 @@
-"""A federation whose server and run are killed again and again: SIGKILL, at random moments, and started anew each time.
+"""A federation whose server and run are killed again and again with SIGKILL, at random times, and restarted each time.
 
     python -m benchmarks.federation_faults [--kills 20] [--rounds 60] [--devices 4]
 
-Devices are threads that compute real updates. Three kinds of processes are killed in turn: the SuperLink, with all that
-it started; the ServerApp alone; and the run, which has the round loop. Each kill comes up to a second after a round was
-seen to go on, which is in it or in the next; a round is hit at most twice, as a ServerApp that dies five times without
-an answer ends a run. At the end the network must be, bit for bit, the one that the simulation
-trains: had a report been lost, counted twice or a round been half applied, it would differ.
+Devices are threads that compute real updates. Three kinds of processes are killed at random: the SuperLink with its
+child processes, the ServerApp only, and the run with the round loop. Each kill comes up to a second after a round was
+seen in progress, so it falls into that round or the next. A round is hit at most twice, because a ServerApp that dies
+five times without an answer ends a run. At the end the network must be, bit for bit, the one that the simulation
+trains: it would differ if a report were lost or counted twice, or if a round were applied by half.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from fedgram.deployment.flower.processes import end, start_superlink, wait_until
 from fedgram.deployment.folder import FederationConfig, make_folder, open_folder
 from fedgram.deployment.journal import read_status
 from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.deployment.remote_fleet import Patience
 from fedgram.deployment.served_fleet import ServedFleet
 from fedgram.deployment.store import open_store, write_store
+from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.fleet import Fleet
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import Run, RunOptions, run_rounds
+from fedgram.federated.rounds import Checkpointing, Run, RunOptions, run_rounds
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.model import ModelShape, initial_weights
@@ -43,7 +43,8 @@ from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import Population, population_from_messages
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
-from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging, TrainingPlan
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging
+from fedgram.training.plan import TrainingPlan
 
 SEED, AFTER, IN_A_ROUND = 3, 1.0, 2  # seconds, longer than a round; and kills
 
@@ -65,18 +66,19 @@ def job_of(people: Population) -> Job[FedAvgState]:
 
 def train(job: Job[FedAvgState], fleet: Fleet, rounds: int, count: int, folder: Path | None = None) -> Run[FedAvgState]:
     devices = max(2, count - 1)
-    return run_rounds(job, fleet, RunOptions(rounds, RoundPlan(devices, 1.0, minimum=devices)), folder=folder)
+    options = RunOptions(rounds, RoundPlan(devices, 1.0, minimum=devices))
+    return run_rounds(job, fleet, options, checkpoints=Checkpointing(folder) if folder else None)
 
 
 def run_process(home: str, work: str, rounds: int, count: int) -> None:
-    """The run, as a process that may be killed."""
+    """The run, in a process that may be killed."""
     job = job_of(people_of(count))
-    with ServedFleet(open_folder(home), Path(work), job, Patience(wait_for=count)).working(rounds) as fleet:
+    with ServedFleet(open_folder(home), Path(work), job, Timeouts(wait_for=count)).working(rounds) as fleet:
         train(job, fleet, rounds, count, Path(work) / "rounds")
 
 
 def server_app(port: int) -> int | None:
-    """The process of the ServerApp that talks to this port."""
+    """The process ID of the ServerApp that is connected to this port."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
@@ -88,7 +90,7 @@ def server_app(port: int) -> int | None:
 
 
 def in_a_round_since(folder: Path, moment: float, done: threading.Event, seconds: float = 120.0) -> bool:
-    """Wait until a round is going on that was not before."""
+    """Wait until a round is in progress that began after a moment; False if none began in time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not done.wait(0.1):
         status = read_status(folder)
@@ -98,7 +100,7 @@ def in_a_round_since(folder: Path, moment: float, done: threading.Event, seconds
 
 
 class Runs:
-    """Starts the run again whenever it was killed; `done` is set when it has ended by itself."""
+    """Starts the run again whenever it is killed; `done` is set when it has ended by itself."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments, self._context = arguments, multiprocessing.get_context("spawn")
@@ -179,7 +181,7 @@ def measure(folder: Path, kills: int, rounds: int, count: int) -> None:
     end(link)
     if runs.code:
         raise SystemExit(f"the run ended with code {runs.code}")
-    alone = SimulatedFleet(job, people, people.clients(), dropout=0.0)
+    alone = SimulatedFleet(job, people.users(), dropout=0.0)
     ours, wanted = train(job, alone, rounds, count, work / "rounds"), train(job, alone, rounds, count)
     same = all(np.array_equal(w, wanted.state.model.weights[name]) for name, w in ours.state.model.weights.items())
     save(
@@ -190,7 +192,7 @@ def measure(folder: Path, kills: int, rounds: int, count: int) -> None:
           "the simulation's network, bit for bit": "yes" if same else "no"}],
     )  # fmt: skip
     if sum(killed.values()) < kills:
-        raise SystemExit(f"all rounds were done after {sum(killed.values())} of {kills} kills; use more --rounds")
+        raise SystemExit(f"all rounds ended after {sum(killed.values())} of {kills} kills; use more --rounds")
     if not same:
         raise SystemExit("the network differs from the simulation's")
 

@@ -1,11 +1,12 @@
-"""Many devices a round against one server on this machine.
+"""Rounds of many devices with one server on this machine.
 
     python -m benchmarks.federation_load [--devices 500] [--preset W_demo] [--rounds 3] [--masked] [--limit 900]
 
-Devices are threads in processes of their own that speak a SuperNode's protocol over TLS with keys of their own, and
-send an update made beforehand, of a network's size or of 1,000 words' counts: what is measured is the server, its
-SuperLink and its ServerApp. A report's time is that from a device's first byte to the server's last acknowledgement.
-All are asked, and the first 95 % to report count. It says how far it is every ten seconds, and ends at the limit.
+Devices are threads in separate processes. Each speaks a SuperNode's protocol over TLS with its own key, and sends an
+update prepared beforehand, of the size of a network or of the counts of 1,000 words. So the measurements are those of
+the server: its SuperLink and its ServerApp. The time of a report is that from a device's first byte to the server's
+last acknowledgement. All devices are invited, and the first 95 % to report count. Progress is printed every ten
+seconds, and the benchmark ends at the limit.
 """
 
 import argparse
@@ -33,9 +34,9 @@ from fedgram.deployment.flower.processes import end, start_superlink, wait_until
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder, open_folder
 from fedgram.deployment.journal import read_status
 from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.deployment.remote_fleet import Patience
 from fedgram.deployment.served_fleet import ServedFleet
 from fedgram.deployment.store import DeviceStore, write_store
+from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job, job_from_bytes
 from fedgram.federated.rounds import RunOptions, run_rounds
@@ -46,7 +47,8 @@ from fedgram.federated.wire import update_to_bytes
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.vocabulary import Vocabulary
-from fedgram.training.fedavg_task import FederatedAveraging, TrainingPlan
+from fedgram.training.fedavg_task import FederatedAveraging
+from fedgram.training.plan import TrainingPlan
 
 PROCESSES, WORDS, SAY = 4, 1000, 10.0
 UNIGRAMS = "unigrams"
@@ -64,7 +66,7 @@ def make_job(preset: str) -> Job[Any]:
 
 
 class Canned:
-    """A job, and an update of its size that is there already."""
+    """A job, and a prepared update of its size."""
 
     def __init__(self, job: Job[Any]) -> None:
         self.job = job
@@ -77,12 +79,12 @@ _MAKING = threading.Lock()
 
 
 class CannedDevice(Device):
-    """A device that has nothing to compute but masks, and takes part whenever it is asked."""
+    """A device that computes nothing but masks, and takes part whenever it is invited."""
 
     __slots__ = ()
 
     def join(self, request: dict[str, bytes]) -> dict[str, bytes]:
-        """Keep the job in memory: what devices write to their disks is not the server's burden."""
+        """Keep the job in memory: what devices write to disk is no load of the server's."""
         digest = hashlib.sha256(request["job"]).hexdigest()
         with _MAKING:
             if digest not in _CANNED:
@@ -105,7 +107,7 @@ class CannedDevice(Device):
 
 
 def crowd(folder: str, numbers: list[int], store: str, masked: int, stop: Any, results: Any) -> None:
-    """Devices of these numbers, as threads, until told to stop."""
+    """Run devices with these numbers, as threads, until `stop` is set."""
     home, stopping = open_folder(folder), threading.Event()
     masking = SecureSettings(min_devices=masked) if masked else None
     devices = []
@@ -130,7 +132,7 @@ def crowd(folder: str, numbers: list[int], store: str, masked: int, stop: Any, r
 
 
 def cost(process: int) -> tuple[float, float]:
-    """Seconds of processor time of a process, and the most memory it had, in MB."""
+    """Processor time of a process in seconds, and its peak memory in MB."""
     about = Path(f"/proc/{process}")
     ticks = about.joinpath("stat").read_text().rsplit(") ", 1)[1].split()
     most = next(line for line in about.joinpath("status").read_text().splitlines() if line.startswith("VmHWM"))
@@ -138,7 +140,7 @@ def cost(process: int) -> tuple[float, float]:
 
 
 class Watch:
-    """Follows a run: says how far it is, and what its processes cost since the first round began."""
+    """Follows a run: prints its progress, and measures what its processes use from the first round on."""
 
     def __init__(self, home: Folder, link: int, limit: float) -> None:
         self._home, self._link = home, link
@@ -147,7 +149,7 @@ class Watch:
         self.before: dict[str, float] = {}
 
     def look(self) -> bool:
-        """Look once; False when the time is over."""
+        """Update the measurements; False when the time limit has passed."""
         for name, process in (("SuperLink", self._link), ("ServerApp", server_app(self._home.config.port))):
             if process is not None:
                 with suppress(OSError, StopIteration):
@@ -158,13 +160,15 @@ class Watch:
         now = time.monotonic() - self._began
         if now - self._said > SAY:
             self._said = now
-            counts = {k: status.get("current", {}).get(k, 0) for k in ("asked", "reports", "late", "failed", "refused")}
+            counts = {
+                k: status.get("current", {}).get(k, 0) for k in ("invited", "reports", "late", "failed", "refused")
+            }
             state = f"{status.get('state', 'starting')}, round {status.get('round', 0)}"
             print(f"{now:.0f} s: {state}, {status.get('devices', 0)} devices, now {counts}", flush=True)
         return now < self._limit
 
     def spent(self, name: str, reports: int) -> float:
-        """Milliseconds of a processor that a report took."""
+        """Processor time per report, in milliseconds."""
         return 1e3 * (self.seen[name][0] - self.before.get(name, 0.0)) / reports
 
 
@@ -174,7 +178,7 @@ def measure(folder: Path, o: argparse.Namespace) -> tuple[dict[str, object], boo
     home = make_folder(folder / "federation", replace(config, in_memory=not o.on_disk))
     job, masking = make_job(o.preset), SecureSettings(min_devices=config.masked_with) if o.masked else None
     plan = RoundPlan(ceil(0.95 * count), 1 / 0.95, minimum=max(1, count // 2), attempts=1)
-    patience = Patience(o.limit, o.limit, wait_for=ceil(0.98 * count))
+    timeouts = Timeouts(o.limit, o.limit, wait_for=ceil(0.98 * count))
     with (folder / "superlink.log").open("wb") as log:
         link = start_superlink(home, host="127.0.0.1", log=log)
     crowds: list[Any] = []
@@ -195,7 +199,7 @@ def measure(folder: Path, o: argparse.Namespace) -> tuple[dict[str, object], boo
 
         def run() -> None:
             try:
-                with ServedFleet(home, folder / "work", job, patience).working(o.rounds) as fleet:
+                with ServedFleet(home, folder / "work", job, timeouts).working(o.rounds) as fleet:
                     run_rounds(job, fleet, RunOptions(o.rounds, plan, masking))
             except BaseException as error:
                 trouble.append(error)
@@ -238,13 +242,13 @@ def table(
         seconds = [line["seconds"] for line in summed]
         row |= {
             "late": sum(line["late"] for line in summed), "failed": sum(sum(x["failed"].values()) for x in summed),
-            "bytes sent a report": sum(line["bytes_sent"] for line in summed) // reports,
+            "bytes sent per report": sum(line["bytes_sent"] for line in summed) // reports,
             "received": sum(line["bytes_received"] for line in summed) // reports,
-            "seconds a round": float(np.median(seconds)), "reports/s": reports / sum(seconds),
+            "seconds per round": float(np.median(seconds)), "reports/s": reports / sum(seconds),
             "report p50, s": float(np.quantile(latencies, 0.5)), "p99, s": float(np.quantile(latencies, 0.99)),
         }  # fmt: skip
         for name in ("SuperLink", "ServerApp"):
-            row |= {f"{name} CPU ms a report": watch.spent(name, reports), f"{name} MB": watch.seen[name][1]}
+            row |= {f"{name} CPU ms per report": watch.spent(name, reports), f"{name} MB": watch.seen[name][1]}
     return {**row, "load": os.getloadavg()[1]}
 
 
@@ -253,17 +257,17 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=500)
     parser.add_argument("--preset", choices=[UNIGRAMS, *PRESETS], default="W_demo")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--poll", type=float, default=5.0, help="seconds between an idle device's questions")
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds after which it ends, done or not")
+    parser.add_argument("--poll", type=float, default=5.0, help="polling interval of an idle device, in seconds")
+    parser.add_argument("--limit", type=float, default=900.0, help="time limit, in seconds")
     parser.add_argument("--masked", action="store_true")
-    parser.add_argument("--on-disk", action="store_true", help="with Flower's database on the disk")
+    parser.add_argument("--on-disk", action="store_true", help="keep Flower's state in a database on disk")
     o = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedgram-load-") as folder:
         row, ended = measure(Path(folder), o)
     marks = [str(o.devices), o.preset, *["masked"] * o.masked, *["disk"] * o.on_disk]
     save(f"federation_load_{'_'.join(marks)}", [row])
     if not ended:
-        raise SystemExit(f"not done after {o.limit:.0f} s: {row['rounds']} rounds, {row['reports']} reports")
+        raise SystemExit(f"incomplete after {o.limit:.0f} s: {row['rounds']} rounds, {row['reports']} reports")
 
 
 if __name__ == "__main__":

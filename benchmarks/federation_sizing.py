@@ -3,8 +3,8 @@
     python -m benchmarks.federation_sizing [--superlink-ms 102] [--up-mb 1.1] [--down-mb 0.6] [--round 10000]
 
 The SuperLink is one process and the limit; its processor time per report is measured by `benchmarks.federation_load`. A
-counting pass asks every device once, a training round some of them. Servers are added until a pass takes at most
-`--hours`; idle devices poll so that each server answers `--polls` questions per second.
+counting pass invites every device once, a training round some of them. Servers are added until a pass takes at most
+`--hours`; idle devices poll so that each server answers `--polls` requests per second.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--round", type=int, default=10_000, help="Devices of a training round.")
     parser.add_argument("--hours", type=float, default=6.0, help="Longest acceptable counting pass.")
     parser.add_argument("--busy", type=float, default=0.7, help="Share of a core that a SuperLink may use for reports.")
-    parser.add_argument("--polls", type=float, default=50.0, help="Questions of idle devices per second and server.")
+    parser.add_argument("--polls", type=float, default=50.0, help="Polls of idle devices per second and server.")
     given = parser.parse_args()
     rate = given.busy / (given.superlink_ms / 1000)
     rows = []

@@ -22,7 +22,7 @@ from fedgram.distill.network_source import NetworkSource
 from fedgram.distill.sample_approx import CountingOptions, count_samples, counting_step, fit
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Network, read_network, word_coding
-from fedgram.neural.torch_devices import choose_device
+from fedgram.neural.torch_devices import choose_torch_device
 from fedgram.text.vocabulary import BOS, EOS
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    device = choose_device(given.device)
+    device = choose_torch_device(given.device)
     network = read_network(given.network) if given.network else random_network(given.preset)
     source = NetworkSource(network, device)
     rows: list[dict[str, object]] = []

@@ -10,16 +10,15 @@ sentencepiece alone.
 """
 
 import argparse
-import os
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+from fedgram.core.progress import Advance
+from fedgram.core.toml_config import read_config
 from fedgram.pipeline.config import RunConfig, read_run_config
-from fedgram.pipeline.strict_toml import read_config
-from fedgram.pipeline.workspace import Work
 
 INPUTS = ("A_W.ngram", "R_W.safetensors", "R_P.safetensors", "pieces.model")
 
@@ -34,31 +33,34 @@ def send(config: Path, workspace: Path, folder: Path) -> None:
 
 def count(folder: Path) -> None:
     """Infer the topology, and count both networks."""
-    from fedgram.neural.torch_devices import choose_device
-    from fedgram.pipeline.model_stages import pieces_way, words_way
+    from fedgram.core.compute import Compute
+    from fedgram.distill.distillation import Running, prepare_nn2wfa
+    from fedgram.distill.sources import as_source, pieces_of
+    from fedgram.formats.artefact import read_ngram
 
-    c, device, workers = read_config(folder / "run.toml", RunConfig), str(choose_device("auto")), os.cpu_count() or 1
-    began = perf_counter()
+    c, compute, began = read_config(folder / "run.toml", RunConfig), Compute(), perf_counter()
 
-    def begin(what: str, total: int | None) -> Callable[[int], None]:
-        print(f"{perf_counter() - began:.1f} s: {what}", flush=True)
+    def begin(description: str, total: int | None = None, *, unit: str = "") -> Advance:
+        print(f"{perf_counter() - began:.1f} s: {description}", flush=True)
         done = 0
 
-        def advance(more: int) -> None:
+        def advance(more: int, _: str | None = None, /) -> None:
             nonlocal done
             done += more
             if done == total:
-                print(f"{perf_counter() - began:.1f} s: {done:,} done", flush=True)
+                print(f"{perf_counter() - began:.1f} s: {done:,} {unit}", flush=True)
 
         return advance
 
-    inputs = {name: folder / name for name in INPUTS} | {"A_W_i.ngram": folder / "words" / "inferred.ngram"}
-    words, pieces = (Work(None, folder / by, inputs, begin) for by in ("words", "pieces"))
-    for work in (words, pieces):
-        work.folder.mkdir(exist_ok=True)
-    settings = c.distillation, c.budget, c.seed
-    _ = words_way(words, *settings, device=device, workers=workers)[0].counts
-    _ = pieces_way(pieces, c.distillation, c.seed, device=device, workers=workers)[0].counts
+    inferred = None
+    for by, name in (("words", "R_W.safetensors"), ("pieces", "R_P.safetensors")):
+        (folder / by).mkdir(exist_ok=True)
+        source = as_source(folder / name, compute)
+        nn2wfa, inferred = prepare_nn2wfa(
+            source, read_ngram(folder / "A_W.ngram"), c.distillation, inferred=inferred, budget=c.budget,
+            pieces=pieces_of(source, None), seed=c.seed, running=Running(compute, folder=folder / by, begin=begin),
+        )  # fmt: skip
+        _ = nn2wfa.counts
     print(f"{perf_counter() - began:.1f} s", flush=True)
 
 

@@ -83,11 +83,11 @@ class Setting:
     def __init__(self, preset: str, data: Path, pieces: Path | None, epochs: int, rate: float, rows: int) -> None:
         from fedgram.neural.model import PRESETS, ModelShape, initial_weights
         from fedgram.neural.network import as_arrays, piece_coding, word_coding
-        from fedgram.neural.torch_devices import choose_device
+        from fedgram.neural.torch_devices import choose_torch_device
         from fedgram.training.central_training import CentralTraining, train_centrally
 
         began = perf_counter()
-        self.device, self.preset, shape = choose_device("auto"), preset, PRESETS[preset].shape
+        self.device, self.preset, shape = choose_torch_device("auto"), preset, PRESETS[preset].shape
         z = np.load(data, allow_pickle=False)
         words, ids, frequent, other = (
             z[n].tobytes().decode().split("\n") for n in ("words", "ids", "frequent", "supplement_words")
@@ -116,8 +116,9 @@ class Setting:
         from fedgram.federated.simulation import SimulatedFleet
         from fedgram.neural.local_training import LocalTraining
         from fedgram.neural.scoring import text_to_score
-        from fedgram.training.fedavg_task import FederatedAveraging, Schedule, TrainingPlan
-        from fedgram.training.federated_training import Following, Moment, train
+        from fedgram.training.fedavg_run import DevSchedule, RoundProgress, train
+        from fedgram.training.fedavg_task import FederatedAveraging
+        from fedgram.training.plan import Schedule, TrainingPlan
 
         recipe = RECIPES[name]
         plan = TrainingPlan(
@@ -129,7 +130,7 @@ class Setting:
 
         speeds: list[float] = []
 
-        def tell(moment: Moment) -> None:
+        def tell(moment: RoundProgress) -> None:
             speeds.append(moment.tokens_per_second)
             if s := moment.scores:
                 top1 = "" if s.top1 is None else f"top-1 {s.top1:.2f} %, "
@@ -140,16 +141,16 @@ class Setting:
 
         dev = text_to_score(self.coding, self.population, self.population.clients("dev"))
         job = Job(FederatedAveraging(self.shape, self.start, plan, self.coding, str(self.device)), 7)
-        fleet = SimulatedFleet(job, self.population, self.population.clients("train"))
+        fleet = SimulatedFleet(job, self.population.train)
         began = perf_counter()
         result = train(
             job, fleet, RunOptions(rounds, RoundPlan(CLIENTS)), dev=dev,
-            following=Following(max(1, rounds // 10)), on_round=tell,
+            dev_schedule=DevSchedule(max(1, rounds // 10)), on_round=tell,
         )  # fmt: skip
         rates = sorted(speeds[len(speeds) // 4 :])
         print(
             f"{name}: {rates[len(rates) // 2] / 1e6:.2f}M tokens/s in the median round (after the first quarter), "
-            f"{result.story['targets'] / (perf_counter() - began) / 1e6:.2f}M with evaluations", flush=True,
+            f"{result.history['targets'] / (perf_counter() - began) / 1e6:.2f}M with evaluations", flush=True,
         )  # fmt: skip
         return result
 
@@ -172,7 +173,7 @@ def train(name: str, data: Path, pieces: Path | None, folder: Path, rounds: int 
     rounds, setting, began = rounds or RECIPES[name].rounds, setting_of(name, data, pieces), perf_counter()
     result = setting.train(name, rounds)
     about = {
-        "preset": setting.preset, "curve": result.story["dev"], "rounds": rounds, "seconds": perf_counter() - began,
+        "preset": setting.preset, "curve": result.history["dev"], "rounds": rounds, "seconds": perf_counter() - began,
         "recipe": str(RECIPES[name]),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +187,7 @@ def precision(name: str, data: Path, pieces: Path | None, folder: Path, rounds: 
     setting, curves = setting_of(name, data, pieces), {}
     for what, limit in (("bf16 and TF32", None), ("single precision", 1e9)):
         print(what, flush=True)
-        story = setting.train(name, rounds or 20, gradient_norm=limit).story
+        story = setting.train(name, rounds or 20, gradient_norm=limit).history
         curves[what] = {"loss": story["loss"], "dev": story["dev"]}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"precision-{name}.json").write_text(json.dumps(curves))

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.measure import save
 
 from fedgram.automata.prune import prune_to_size
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import LongArray
 from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.federated.cohort import RoundPlan
@@ -27,7 +27,7 @@ from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import RoundCounts, UnigramTask
 from fedgram.text.corpus import read_corpus
 from fedgram.text.normalize import normalize
-from fedgram.text.population import Population, open_population, write_messages
+from fedgram.text.population import Population, Users, open_population, write_messages
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary, read_vocabulary
 from fedgram.text.wordpieces import train_pieces
@@ -67,7 +67,8 @@ def shifts(path: Path, people: Population, words: Vocabulary) -> list[dict[str, 
             clients: LongArray, seed: int, task: UnigramTask = task, n: int = devices
         ) -> tuple[RoundCounts, ...]:
             job = Job(task, seed)
-            return run_rounds(job, SimulatedFleet(job, people, clients), RunOptions(20, RoundPlan(n))).state.rounds
+            fleet = SimulatedFleet(job, Users(people, clients))
+            return run_rounds(job, fleet, RunOptions(20, RoundPlan(n))).state.rounds
 
         same = measure_convergence(rounds(first, 1) + rounds(first, 2)).z[-1]
         other = measure_convergence(rounds(first, 1) + rounds(second, 2)).z[-1]
@@ -102,7 +103,7 @@ def main() -> None:
         rows += shifts(users, people, words)
         (folder / "s.txt").write_text("\n".join(" ".join(s) for s in source.clean_sentences(60_000)))
         cased = prune_to_size(
-            train(read_corpus([folder / "s.txt"]), TrainingOptions(smoothing="modified-kneser-ney")), 120_000
+            train(read_corpus([folder / "s.txt"]), NGramOptions(smoothing="modified-kneser-ney")), 120_000
         )
         capitalizer = Capitalizer(cased)
         sentences = [s for t in texts for s in normalize(t)]

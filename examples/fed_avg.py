@@ -17,7 +17,7 @@ from fedgram.neural.network import word_coding
 from fedgram.text.population import population_from_messages
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import BOS, EOS
-from fedgram.training.fedavg_task import TrainingPlan
+from fedgram.training.plan import TrainingPlan
 
 
 def batches(sentences: Ragged, order: list[int], plan: TrainingPlan) -> list[list[list[int]]]:

@@ -1,7 +1,7 @@
-"""A federated task of one's own: the mean length of messages, from devices that send two clipped sums each.
+"""A custom federated task: the mean length of messages, from two clipped sums per device.
 
-Run it with `python examples/message_length.py`. Devices of a federation find it by its name, if the package that holds
-it is installed there and says in its pyproject.toml:
+Run it with `python examples/message_length.py`. The devices of a federation find the task by its name if the package
+that contains it is installed there and declares in its pyproject.toml:
 
     [project.entry-points."fedgram.tasks"]
     message-length = "message_length:MessageLength"
@@ -11,24 +11,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
+import fedgram as fg
 from fedgram.core.arrays import IntArray
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record
-from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.counting import CountingTask
-from fedgram.federated.job import Job
-from fedgram.federated.rounds import RunOptions, run_rounds
-from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.population import ClientDataset, population_from_messages
 from fedgram.text.synthetic.typists import SyntheticPopulation
 
-LONGEST = 50  # words of a message that count
+LONGEST = 50  # maximum number of words counted per message
 
 
 class MessageLength(CountingTask):
-    """Words and messages, of at most `most` messages per device."""
+    """Counts words and messages, in at most `most` messages per device."""
 
     name, size = "message-length", {"words": 1, "messages": 1}
 
@@ -45,7 +42,7 @@ class MessageLength(CountingTask):
         return cls(int(settings.fields["most"]))
 
     def encode(self, words: Sequence[str]) -> IntArray:
-        return np.ones(len(words), np.int32)  # which words they are does not matter
+        return np.ones(len(words), np.int32)  # the words themselves do not matter
 
     def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
         lengths = np.minimum(np.diff(data.sentences.offsets)[: self.most], LONGEST)
@@ -54,7 +51,6 @@ class MessageLength(CountingTask):
 
 if __name__ == "__main__":
     people = population_from_messages(SyntheticPopulation("en_us", seed=1).rows(40))
-    job = Job(MessageLength(most=100), seed=7, participations=1)
-    run = run_rounds(job, SimulatedFleet(job, people, people.clients()), RunOptions(None, RoundPlan(10)))
+    run = fg.run_task(MessageLength(most=100), people.users(), devices_per_round=10, seed=7)
     words, messages = (int(run.state[name][0]) for name in ("words", "messages"))
     print(f"{words / messages:.2f} words per message, of {run.progress.tally.reports} devices")

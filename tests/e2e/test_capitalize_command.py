@@ -31,17 +31,17 @@ def typed(tmp_path: Path) -> Path:
 
 
 def test_capitalize_writes_a_sentence_a_line(model: Path, typed: Path, fedgram: Command) -> None:
-    assert fedgram("capitalize", model, typed) == "\n".join(CAPITALIZED) + "\n"
+    assert fedgram("ngram", "capitalize", model, typed) == "\n".join(CAPITALIZED) + "\n"
 
 
 def test_an_unknown_first_word_gets_a_capital(model: Path, tmp_path: Path, fedgram: Command) -> None:
     typed = tmp_path / "unknown.txt"
     typed.write_text("zürich is old\n")
-    assert fedgram("capitalize", model, typed) == "Zürich is old\n"
+    assert fedgram("ngram", "capitalize", model, typed) == "Zürich is old\n"
 
 
 def test_capitalize_as_json(model: Path, typed: Path, fedgram: Command) -> None:
-    result = fedgram("capitalize", model, typed, "--json")
+    result = fedgram("ngram", "capitalize", model, typed, "--json")
     assert result == {"sentences": CAPITALIZED, "words": 11, "changed": 6}
 
 
@@ -50,22 +50,22 @@ def test_standard_input_is_the_default(
     model: Path, fedgram: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TYPED.encode())))
-    assert fedgram("capitalize", model, *arguments).splitlines() == CAPITALIZED
+    assert fedgram("ngram", "capitalize", model, *arguments).splitlines() == CAPITALIZED
 
 
 def test_packed_text_and_no_text(model: Path, tmp_path: Path, fedgram: Command) -> None:
     packed, empty = tmp_path / "typed.txt.gz", tmp_path / "empty.txt"
     packed.write_bytes(gzip.compress(TYPED.rstrip().encode()))
     empty.write_text("")
-    assert fedgram("capitalize", model, packed).splitlines() == CAPITALIZED
-    assert fedgram("capitalize", model, empty) == ""
-    assert fedgram("capitalize", model, empty, "--json") == {"sentences": [], "words": 0, "changed": 0}
+    assert fedgram("ngram", "capitalize", model, packed).splitlines() == CAPITALIZED
+    assert fedgram("ngram", "capitalize", model, empty) == ""
+    assert fedgram("ngram", "capitalize", model, empty, "--json") == {"sentences": [], "words": 0, "changed": 0}
 
 
 def test_mistakes_are_one_line(model: Path, tmp_path: Path, refused: Command) -> None:
     latin = tmp_path / "latin.txt"
     latin.write_bytes("são paulo\n".encode("latin-1"))
-    assert "suffix" in refused("capitalize", tmp_path / "model.txt", latin)
-    assert "no such file" in refused("capitalize", tmp_path / "none.arpa", latin)
-    assert "no such file" in refused("capitalize", model, tmp_path / "none.txt")
-    assert "UTF-8" in refused("capitalize", model, latin)
+    assert "suffix" in refused("ngram", "capitalize", tmp_path / "model.txt", latin)
+    assert "no such file" in refused("ngram", "capitalize", tmp_path / "none.arpa", latin)
+    assert "no such file" in refused("ngram", "capitalize", model, tmp_path / "none.txt")
+    assert "UTF-8" in refused("ngram", "capitalize", model, latin)

@@ -21,33 +21,33 @@ def model(fedgram: Callable[..., Any], tmp_path: Path) -> Path:
     text, arpa, packed = tmp_path / "text.txt", tmp_path / "m.arpa", tmp_path / "lm.fgram"
     text.write_text("\n".join(LINES * 3) + "\n")
     fedgram("ngram", "train", text, "-o", arpa, "--smoothing", "witten-bell")
-    result = fedgram("pack", arpa, "-o", packed, "--json")
+    result = fedgram("phone", "pack", arpa, "-o", packed, "--json")
     assert result["bytes"] == packed.stat().st_size
     assert result["deviation_from_one"] < 1e-3
     return packed
 
 
 def test_predict(model: Path, fedgram: Callable[..., Any]) -> None:
-    result = fedgram("predict", model, "Well. She lives in New", "--json")
+    result = fedgram("phone", "predict", model, "Well. She lives in New", "--json")
     assert result["context"] == ["She", "lives", "in", "New"]
     assert [row["word"] for row in result["predictions"]][:2] == ["York", "Orleans"]
     assert result["predictions"][0]["probability"] > 0.5
-    assert fedgram("predict", model, "she lives in", "--prefix", "y", "-k", 1).split()[0] == "York"
-    assert fedgram("predict", model, "she lives in New York.", "-k", 20, "--json")["context"] == []
-    assert fedgram("predict", model, "--prefix", "dont", "-k", 1).startswith("don't\t")
+    assert fedgram("phone", "predict", model, "she lives in", "--prefix", "y", "-k", 1).split()[0] == "York"
+    assert fedgram("phone", "predict", model, "she lives in New York.", "-k", 20, "--json")["context"] == []
+    assert fedgram("phone", "predict", model, "--prefix", "dont", "-k", 1).startswith("don't\t")
 
 
 def test_bad_files_and_options(model: Path, refused: Callable[..., str], tmp_path: Path) -> None:
-    assert "is not an lm.fgram file" in refused("predict", tmp_path / "m.arpa", "she")
+    assert "is not an lm.fgram file" in refused("phone", "predict", tmp_path / "m.arpa", "she")
     model.write_bytes(model.read_bytes()[:-8])
-    assert "lm.fgram: " in refused("predict", model, "she")
-    assert "no such file" in refused("predict", tmp_path / "none.fgram")
-    assert "4<=x<=12" in refused("pack", tmp_path / "m.arpa", "-o", tmp_path / "x.fgram", "--bits", 2)
-    assert "has no suffix of a model format" in refused("pack", tmp_path / "text.txt", "-o", tmp_path / "x.fgram")
+    assert "lm.fgram: " in refused("phone", "predict", model, "she")
+    assert "no such file" in refused("phone", "predict", tmp_path / "none.fgram")
+    assert "4<=x<=12" in refused("phone", "pack", tmp_path / "m.arpa", "-o", tmp_path / "x.fgram", "--bits", 2)
+    assert "is not a model format" in refused("phone", "pack", tmp_path / "text.txt", "-o", tmp_path / "x.fgram")
 
 
 def test_bench_device(model: Path, fedgram: Callable[..., Any]) -> None:
-    result = fedgram("bench-device", model, "--json")
+    result = fedgram("phone", "bench", model, "--json")
     assert result["bytes"] == model.stat().st_size
     assert 0 < result["top3_p50_us"] <= result["top3_p99_us"]
     assert result["queries_per_second"] > 0

@@ -28,8 +28,10 @@ def folder(tmp_path: Path, fedgram: Command) -> Path:
     (tmp_path / "U.tsv").write_text("".join(f"{w}\t{n}\n" for w, n in words.items()) + "zebra\t3\n")
     fedgram("ngram", "train", cased, "-o", tmp_path / "A_W.arpa")
     fedgram("ngram", "train", lower, "-o", tmp_path / "R_W.arpa", "--smoothing", "witten-bell")
-    fedgram("pieces", "train", "--unigrams", tmp_path / "U.tsv", "--size", 32, "-o", tmp_path / "pieces.model")
-    encoded = fedgram("pieces", "encode", tmp_path / "pieces.model", lower)
+    fedgram(
+        "network", "pieces", "train", "--unigrams", tmp_path / "U.tsv", "--size", 32, "-o", tmp_path / "pieces.model"
+    )
+    encoded = fedgram("network", "pieces", "encode", tmp_path / "pieces.model", lower)
     (tmp_path / "pieces.txt").write_text(encoded)
     fedgram(
         "ngram",
@@ -47,7 +49,7 @@ def folder(tmp_path: Path, fedgram: Command) -> Path:
 
 def test_distill_words(folder: Path, fedgram: Command) -> None:
     out = folder / "out.arpa"
-    base = ["distill", folder / "R_W.arpa", *FEW, "-o", out, "--json"]
+    base = ["distill", "model", folder / "R_W.arpa", *FEW, "-o", out, "--json"]
     result = fedgram(*base, "--topology", folder / "R_W.arpa", "--workers", 2)
     assert {"samples", "positions", "kl_before", "kl_after", "ngrams_by_order", "unvisited_states"} <= result.keys()
     assert {"reading", "topology", "counting", "minimizing", "writing"} == result["seconds"].keys()
@@ -64,7 +66,7 @@ def test_distill_words(folder: Path, fedgram: Command) -> None:
 
 def test_what_the_source_needs_least_is_dropped_after_counting(folder: Path, fedgram: Command) -> None:
     """Two topologies counted in one are better than either, pruned before."""
-    base = ["distill", folder / "R_W.arpa", *FEW, "-o", folder / "out.arpa", "--json"]
+    base = ["distill", "model", folder / "R_W.arpa", *FEW, "-o", folder / "out.arpa", "--json"]
     fedgram("ngram", "train", folder / "lower.txt", "-o", folder / "B.arpa", "--order", 2)
     both = ["--topology", folder / "B.arpa", "--topology", "infer"]
     wide = fedgram(*base, *both)
@@ -80,14 +82,14 @@ def test_distill_with_capitals(folder: Path, fedgram: Command) -> None:
     first, second = ["--topology", folder / "A_W.arpa"], ["--topology", "infer"]
     for topology in (first, second, first + second):
         casing = ["--casing", folder / "A_W.arpa"]
-        result = fedgram("distill", folder / "R_W.arpa", *topology, *casing, *FEW, "-o", out, "--json")
+        result = fedgram("distill", "model", folder / "R_W.arpa", *topology, *casing, *FEW, "-o", out, "--json")
         assert result["cross_entropy_after"] <= result["cross_entropy_before"]
         assert {"York", "new", "New"} <= set(read_model(out).vocabulary.words)
 
 
 def test_distill_word_pieces(folder: Path, fedgram: Command) -> None:
     out, pieces = folder / "out.arpa", ["--pieces", folder / "pieces.model"]
-    base = ["distill", folder / "R_P.arpa", *pieces, *FEW, "-o", out, "--json"]
+    base = ["distill", "model", folder / "R_P.arpa", *pieces, *FEW, "-o", out, "--json"]
     fedgram(*base, "--topology", folder / "R_W.arpa")
     uncased = fedgram("ngram", "perplexity", out, folder / "lower.txt", "--json")
     assert uncased["perplexity"] < 15
@@ -98,7 +100,7 @@ def test_distill_word_pieces(folder: Path, fedgram: Command) -> None:
 
 def test_word_pieces_infer_a_topology_of_words(folder: Path, fedgram: Command) -> None:
     out, pieces = folder / "out.arpa", ["--pieces", folder / "pieces.model"]
-    base = ["distill", folder / "R_P.arpa", *pieces, *FEW, "-o", out, "--json"]
+    base = ["distill", "model", folder / "R_P.arpa", *pieces, *FEW, "-o", out, "--json"]
     inferred = fedgram(*base, "--topology", "infer", "--max-ngrams", 80)
     assert 60 <= inferred["ngrams"] <= 80
     assert fedgram("ngram", "perplexity", out, folder / "lower.txt", "--json")["perplexity"] < 15
@@ -113,7 +115,7 @@ def test_people_are_warned_of_what_was_not_counted(folder: Path, capsys: pytest.
     """Of n-grams that no sample visited, and of words that the source cannot spell."""
     (folder / "other.txt").write_text("she saw the жук in old london\nhouse house film is new\n" * 3)
     assert run(["ngram", "train", str(folder / "other.txt"), "-o", str(folder / "B.arpa")]) == 0
-    command = ["distill", folder / "R_P.arpa", "--pieces", folder / "pieces.model", "-o", folder / "out.arpa"]
+    command = ["distill", "model", folder / "R_P.arpa", "--pieces", folder / "pieces.model", "-o", folder / "out.arpa"]
     command += ["--topology", folder / "B.arpa", "--samples"]
     for samples, warned in ((1, True), (20_000, False)):
         capsys.readouterr()
@@ -129,7 +131,7 @@ def test_people_are_warned_of_what_was_not_counted(folder: Path, capsys: pytest.
 
 def test_an_interrupted_distillation_goes_on(folder: Path, fedgram: Command, refused: Command) -> None:
     out, counts = folder / "out.arpa", folder / "counts"
-    base = ["distill", folder / "R_W.arpa", "--topology", folder / "R_W.arpa", "-o", out, "--json"]
+    base = ["distill", "model", folder / "R_W.arpa", "--topology", folder / "R_W.arpa", "-o", out, "--json"]
     fedgram(*base, "--samples", 1000, "--counts", counts)
     first = counts.read_bytes()
     fedgram(*base, "--samples", 3000, "--counts", counts)
@@ -145,26 +147,41 @@ def test_an_interrupted_distillation_goes_on(folder: Path, fedgram: Command, ref
 def test_what_cannot_be_distilled_is_refused(folder: Path, refused: Command) -> None:
     base = ["-o", folder / "out.arpa", *FEW]
     topology = ["--topology", folder / "A_W.arpa"]
-    assert "no such file" in refused("distill", "R.safetensors", *topology, *base)
-    assert "config.json is missing" in refused("distill", "hf:model", *topology, *base)
-    assert "not the name of a source" in refused("distill", "R.txt", *topology, *base)
-    assert "no suffix" in refused("distill", folder / "R_W.arpa", "--topology", "A.txt", *base)
+    assert "no such file" in refused("distill", "model", "R.safetensors", *topology, *base)
+    assert "config.json is missing" in refused("distill", "model", "hf:model", *topology, *base)
+    assert "not the name of a source" in refused("distill", "model", "R.txt", *topology, *base)
+    assert "is not a model format" in refused("distill", "model", folder / "R_W.arpa", "--topology", "A.txt", *base)
     pieces = ["--pieces", folder / "pieces.model"]
-    assert "not word pieces" in refused("distill", folder / "R_W.arpa", *topology, *pieces, *base)
+    assert "not word pieces" in refused("distill", "model", folder / "R_W.arpa", *topology, *pieces, *base)
     casing = ["--casing", folder / "A_W.arpa"]
-    assert "capitals" in refused("distill", folder / "A_W.arpa", *topology, *casing, *base)
+    assert "capitals" in refused("distill", "model", folder / "A_W.arpa", *topology, *casing, *base)
     assert "go together" in refused(
-        "workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", *pieces, "-o", folder / "run"
+        "distill",
+        "workflow",
+        "--words",
+        folder / "R_W.arpa",
+        "--external",
+        folder / "A_W.arpa",
+        *pieces,
+        "-o",
+        folder / "run",
     )
     assert "not a folder" in refused(
-        "workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", "-o", folder / "A_W.arpa"
+        "distill",
+        "workflow",
+        "--words",
+        folder / "R_W.arpa",
+        "--external",
+        folder / "A_W.arpa",
+        "-o",
+        folder / "A_W.arpa",
     )
 
 
 def test_workflow(folder: Path, fedgram: Command) -> None:
     out = folder / "run"
     report = fedgram(
-        "workflow", "--words", folder / "R_W.arpa", "--pieces-model", folder / "R_P.arpa", "--pieces",
+        "distill", "workflow", "--words", folder / "R_W.arpa", "--pieces-model", folder / "R_P.arpa", "--pieces",
         folder / "pieces.model", "--external", folder / "A_W.arpa", "--unigrams", folder / "U.tsv", *FEW,
         "--max-ngrams", 150, "-o", out, "--json",
     )  # fmt: skip
@@ -187,7 +204,7 @@ def test_workflow(folder: Path, fedgram: Command) -> None:
 
 def test_workflow_without_capitals_first_and_with_a_given_topology(folder: Path, fedgram: Command) -> None:
     report = fedgram(
-        "workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", "--inferred",
+        "distill", "workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", "--inferred",
         folder / "A_W.arpa", "--uncased-first", *FEW, "-o", folder / "uncased", "--json",
     )  # fmt: skip
     sizes = {name: about["ngrams"] for name, about in report["models"].items()}
@@ -199,7 +216,8 @@ def test_an_interrupted_workflow_keeps_its_counts(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = folder / "run"
-    command = ["workflow", "--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa", *FEW, "-o", out]
+    sources = ("--words", folder / "R_W.arpa", "--external", folder / "A_W.arpa")
+    command = ["distill", "workflow", *sources, *FEW, "-o", out]
     words = [str(word) for word in command]
 
     def count_and_stop(nn2wfa: WordNN2WFA, *_: object) -> None:
@@ -207,7 +225,7 @@ def test_an_interrupted_workflow_keeps_its_counts(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedgram.cli.workflow.generate", count_and_stop)
+        patch.setattr("fedgram.distill.distillation.generate", count_and_stop)
         assert run(words) == 130
     assert [path.name for path in out.iterdir()] == ["counts_W"]
     assert run(words) == 0

@@ -108,8 +108,8 @@ def test_one_user_has_no_interval_and_nothing_out_of_vocabulary(tmp_path: Path, 
 
 def test_mistakes_are_one_line(folder: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     users, model = folder / "users.parquet", folder / "pooled.ngram"
-    assert "has no suffix of a model format" in refused("evaluate", tmp_path / "m.bin", "--users", users)
-    assert "has no suffix" in refused("evaluate", model, "--users", users, "--baseline", "x.txt")
+    assert "is not a model format" in refused("evaluate", tmp_path / "m.bin", "--users", users)
+    assert "is not a model format" in refused("evaluate", model, "--users", users, "--baseline", "x.txt")
     assert "no such file" in refused("evaluate", tmp_path / "m.arpa", "--users", users)
     assert "no such file" in refused("evaluate", model, "--users", tmp_path / "u.parquet")
     assert "needs a --baseline" in refused("evaluate", model, "--users", users, "--experiment")

@@ -17,16 +17,16 @@ import pytest
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
-from fedgram.deployment.flower.control import is_up
-from fedgram.deployment.flower.processes import end, environment, start_supernode, wait_until_served
+from fedgram.deployment.checks import check_reachable, is_up
+from fedgram.deployment.flower.processes import end, start_supernode, wait_until_served
+from fedgram.deployment.flower.programs import environment
 from fedgram.deployment.folder import Folder, open_folder
 from fedgram.deployment.journal import read_status
 from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
-from fedgram.deployment.remote_fleet import Patience
 from fedgram.deployment.served_fleet import ServedFleet
 from fedgram.deployment.stages import masking_of
 from fedgram.deployment.store import open_store
-from fedgram.deployment.supervision import check_reachable
+from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job, find_task
 from fedgram.federated.rounds import RunOptions, run_rounds
@@ -56,7 +56,7 @@ use = false
 epochs = 0
 [training]
 rounds = 2
-clients_per_round = 3
+devices_per_round = 3
 client_rate = 0.1
 over_selection = 1.0
 dropout = 0.0
@@ -64,7 +64,7 @@ max_sentences = 6
 evaluate_every = 2
 dev_users = 1
 [budget]
-ngrams = 2000
+max_ngrams = 2000
 [distillation]
 samples = 300
 infer_samples = 300
@@ -129,7 +129,7 @@ def refusals(home: Folder, tmp_path: Path, fedgram: Callable[..., Any]) -> None:
     with pytest.raises(FedgramError, match="certificate of another authority"):
         check_reachable(open_folder(tmp_path / "other"))
     fedgram("federation", "init", tmp_path / "plain", "--port", home.config.port, "--no-tls")
-    with pytest.raises(FedgramError, match="over TLS alone"):
+    with pytest.raises(FedgramError, match="over TLS only"):
         check_reachable(open_folder(tmp_path / "plain"))
     with pytest.raises(httpx.HTTPError):
         httpx.post(f"http://{home.address}/v1/fleet/activate-node", content=b"")
@@ -216,11 +216,11 @@ def a_task_of_ones_own_runs(home: Folder, work: Path, users: Path) -> None:
     """The example's task over Flower, masked, and in this process, masked and not: the same sums."""
     job: Job[Any] = Job(find_task("message-length").from_settings(Record({"most": 100})), 3, participations=1)
     options = RunOptions(None, RoundPlan(3, 1.0, 3), masking_of(home))
-    with ServedFleet(home, work, job, Patience(deadline=60, idle_seconds=0)).working(None) as fleet:
+    with ServedFleet(home, work, job, Timeouts(deadline=60, idle_seconds=0)).working(None) as fleet:
         ours = run_rounds(job, fleet, options).state
     people = open_population(users)
     for masking in (None, masking_of(home)):
-        fleet_here = SimulatedFleet(job, people, people.clients("train"), dropout=0.0)
+        fleet_here = SimulatedFleet(job, people.train, dropout=0.0)
         alone = run_rounds(job, fleet_here, RunOptions(None, RoundPlan(3, 1.0, 3), masking)).state
         assert {name: int(ours[name][0]) for name in ours} == {name: int(alone[name][0]) for name in alone}
     assert ours["words"][0] > ours["messages"][0] > 0
@@ -239,8 +239,8 @@ def a_round_is_tried_again(home: Folder, work: Path, running: "subprocess.Popen[
                 killed.append(True)
                 back.enter_context(command("federation", "join", home.path, "--data", store))
 
-    patience = Patience(deadline=60, wait_seconds=300)
-    with ExitStack() as back, ServedFleet(home, work, job, patience).working(1) as fleet:
+    timeouts = Timeouts(deadline=60, wait_seconds=300)
+    with ExitStack() as back, ServedFleet(home, work, job, timeouts).working(1) as fleet:
         killing = threading.Thread(target=kill)
         killing.start()
         try:

@@ -51,7 +51,7 @@ class Server:
     """The command, as a user runs it."""
 
     def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, "-m", "fedgram", "keyboard", *map(str, arguments), "--port", "0"]
+        command = [sys.executable, "-m", "fedgram", "phone", "keyboard", *map(str, arguments), "--port", "0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
         assert self.process.stderr
         found = re.match(r"(http://127\.0\.0\.1:[1-9]\d*/) ", self.process.stderr.readline())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.reference.tiny_networks import network_over
 
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.formats.models import read_model, write_model
 from fedgram.neural.network import write_network
@@ -35,10 +35,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = Vocabulary.of([*WORDS, "New", "York", "We"])
     rng = np.random.default_rng(0)
     text = Ragged.from_rows([rng.integers(3, len(words), 5).tolist() for _ in range(80)])
-    write_model(train(Corpus(text, words), TrainingOptions(order=3)), folder / "A_W.arpa")
+    write_model(train(Corpus(text, words), NGramOptions(order=3)), folder / "A_W.arpa")
     lower = Vocabulary.of(WORDS)
     text = Ragged.from_rows([rng.integers(3, len(lower), 5).tolist() for _ in range(80)])
-    write_model(train(Corpus(text, lower), TrainingOptions(order=3)), folder / "A_u.arpa")
+    write_model(train(Corpus(text, lower), NGramOptions(order=3)), folder / "A_u.arpa")
     return folder
 
 
@@ -48,24 +48,24 @@ def whole(path: Path) -> bool:
 
 
 def test_networks_of_words_and_pieces_are_distilled(fedgram: Callable[..., Any], files: Path, tmp_path: Path) -> None:
-    few = ("--samples", 400, "--device", "cpu", "--json")
+    few = ("--samples", 400, "--torch-device", "cpu", "--json")
     told = fedgram(
-        "distill", files / "W.safetensors", "--topology", files / "A_u.arpa", *few, "-o", tmp_path / "w.arpa"
+        "distill", "model", files / "W.safetensors", "--topology", files / "A_u.arpa", *few, "-o", tmp_path / "w.arpa"
     )
     assert 0.0 <= told["kl_after"] < told["kl_before"]
     cased = ("--topology", files / "A_W.arpa", "--casing", files / "A_W.arpa")
-    fedgram("distill", files / "W.safetensors", *cased, *few, "-o", tmp_path / "c.arpa")
+    fedgram("distill", "model", files / "W.safetensors", *cased, *few, "-o", tmp_path / "c.arpa")
     pieces = ("--pieces", files / "pieces.model", "--topology", files / "A_u.arpa")
-    fedgram("distill", files / "P.safetensors", *pieces, *few, "-o", tmp_path / "p.arpa")
-    fedgram("distill", files / "P.safetensors", *pieces[2:], *few, "-o", tmp_path / "own.arpa")
+    fedgram("distill", "model", files / "P.safetensors", *pieces, *few, "-o", tmp_path / "p.arpa")
+    fedgram("distill", "model", files / "P.safetensors", *pieces[2:], *few, "-o", tmp_path / "own.arpa")
     assert (tmp_path / "own.arpa").read_bytes() == (tmp_path / "p.arpa").read_bytes()
     assert all(whole(tmp_path / f"{name}.arpa") for name in "wcp")
 
 
 def test_the_workflow_runs_on_networks(fedgram: Callable[..., Any], files: Path, tmp_path: Path) -> None:
     told = fedgram(
-        "workflow", "--words", files / "W.safetensors", "--pieces-model", files / "P.safetensors", "--pieces",
-        files / "pieces.model", "--external", files / "A_W.arpa", "--samples", 300, "--infer-samples", 300,
+        "distill", "workflow", "--words", files / "W.safetensors", "--pieces-model", files / "P.safetensors",
+        "--pieces", files / "pieces.model", "--external", files / "A_W.arpa", "--samples", 300, "--infer-samples", 300,
         "--order", 3, "-o", tmp_path / "out", "--json",
     )  # fmt: skip
     assert set(told["models"]) == {f"A_{by}_{letter}" for by in "WP" for letter in "eimr"}
@@ -87,7 +87,7 @@ def test_ranks_share_the_samples_with_the_same_result(files: Path, tmp_path: Pat
         casing = ["--casing", str(files / "A_W.arpa")] if cased else []
         command = [
             sys.executable, "-c", script, "distill", str(files / "W.safetensors"), "--topology", "infer", *casing,
-            "--order", "3", "--samples", "450", "--infer-samples", "330", "--device", "cpu", "--workers", "1",
+            "--order", "3", "--samples", "450", "--infer-samples", "330", "--torch-device", "cpu", "--workers", "1",
             "--counts", str(tmp_path / f"counts{size}"), "-o", str(tmp_path / f"{size}.arpa"),
         ]  # fmt: skip
         return subprocess.Popen(command, env=os.environ | where | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)

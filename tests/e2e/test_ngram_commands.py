@@ -130,11 +130,11 @@ def test_text_from_standard_input_and_gzip(
 
 
 BAD_TEXT = {
-    "empty": (b"", "holds no sentences; write one sentence a line"),
-    "blank": (b"\n  \n\t\n", "holds no sentences"),
-    "binary": (b"ab\0cd\n", ":1: is not text: it holds a NUL byte"),
+    "empty": (b"", "contains no sentences; write one sentence per line"),
+    "blank": (b"\n  \n\t\n", "contains no sentences"),
+    "binary": (b"ab\0cd\n", ":1: is not text: it contains a NUL byte"),
     "latin-1": (b"fine\ncaf\xe9\n", ":2: is not UTF-8 text; convert it to UTF-8"),
-    "marked": (b"fine\n<s> a b </s>\n", ":2: the sentence marks <s> and </s> are added"),
+    "marked": (b"fine\n<s> a b </s>\n", ":2: contains <s> or </s>, which counting adds"),
 }
 
 
@@ -150,9 +150,9 @@ def test_bad_text_is_refused(name: str, tmp_path: Path, refused: Callable[..., s
 def test_bad_vocabularies_are_refused(corpus: Path, refused: Callable[..., str]) -> None:
     vocab, out = corpus.parent / "vocab.txt", corpus.parent / "m.arpa"
     for content, message in [
-        ("", "vocab.txt: holds no words"),
+        ("", "vocab.txt: contains no words"),
         ("a\nb c\n", "vocab.txt:2: more than one word on a line"),
-        ("a\nb\na\n", "vocab.txt:3: a word occurs twice (first on line 1)"),
+        ("a\nb\na\n", "vocab.txt:3: the word of line 1 occurs again; remove it"),
         ("bird\nfish\n", "the vocabulary covers no word of the corpus"),
     ]:
         vocab.write_text(content)
@@ -169,8 +169,10 @@ def test_mistakes_on_the_command_line(model: Path, corpus: Path, refused: Callab
     assert "is not a folder" in refused("ngram", "train", corpus, "-o", corpus / "m.arpa")
     assert "is a folder" in refused("ngram", "train", corpus, "-o", folder)
     assert "--max-ngrams or --theta" in refused("ngram", "prune", model, "-o", out)
-    assert "vocabulary alone has 8 unigrams" in refused("ngram", "prune", model, "-o", out, "--max-ngrams", 3)
-    assert "1,1,2" in refused("ngram", "train", corpus, "-o", out, "--min-count", "1,x")
+    assert "vocabulary has 8 unigrams" in refused("ngram", "prune", model, "-o", out, "--max-ngrams", 3)
+    assert "a list separated by commas, each a whole number at least 1" in refused(
+        "ngram", "train", corpus, "-o", out, "--min-count", "1,x"
+    )
     assert "--order" in refused("ngram", "train", corpus, "-o", out, "--order", 8)
     assert "No such option" in refused("ngram", "train", corpus, "-o", out, "--ordr", 3)
     assert "No such command" in refused("ngram", "trane")

@@ -45,7 +45,7 @@ def test_imports_say_what_they_left_out(tmp_path: Path, fedgram: Command, refuse
     assert "secret" not in fedgram("data", "import", source, "-o", tmp_path / "users.parquet")
     assert fedgram("data", "info", tmp_path / "users.parquet", "--json")["words"] == 4
     (tmp_path / "plain.txt").write_text("just some text\n")
-    assert "a file per user" in refused("data", "import", tmp_path / "plain.txt", "-o", tmp_path / "x.parquet")
+    assert "one text file per user" in refused("data", "import", tmp_path / "plain.txt", "-o", tmp_path / "x.parquet")
     assert "use .parquet" in refused("data", "import", source, "-o", tmp_path / "users.csv")
     assert not (tmp_path / "x.parquet").exists()
 
@@ -63,7 +63,7 @@ def test_running_text_takes_the_form_of_users_text(tmp_path: Path, fedgram: Comm
 def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..., str]) -> None:
     folder = users.parent
     source: tuple[object, ...] = ("--users", users, "--whitelist", folder / "words.txt")
-    collect = ("unigrams", "collect", *source, "--devices-per-round", 20)
+    collect = ("federated", "unigrams", "collect", *source, "--devices-per-round", 20)
     once = fedgram(*collect, "--rounds", 8, "-o", folder / "once.unigrams", "--json")
     assert (once["participations"], once["rounds"], once["reports"]) == (1, 3, 51)  # everybody has taken part
     collect = (*collect, "--participations", 0)
@@ -83,32 +83,50 @@ def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..
     assert (folder / "M.unigrams").read_bytes() == before
     assert masked["abandoned_rounds"] == 0
     assert masked["bytes_up"] > 160 * 7 * masked["whitelist"]
-    info = fedgram("unigrams", "info", folder / "U.unigrams", "--top", 3, "--json")
+    info = fedgram("federated", "unigrams", "info", folder / "U.unigrams", "--top", 3, "--json")
     assert info["words"] == result["unique"]
     assert len(info["top"]) == 3
     (folder / "Capitals.txt").write_text("The\ncat\n")
-    capitals = ("unigrams", "collect", "--users", users, "--whitelist", folder / "Capitals.txt", "-o")
+    capitals = ("federated", "unigrams", "collect", "--users", users, "--whitelist", folder / "Capitals.txt", "-o")
     assert "1 words are not in lower case" in refused(*capitals, folder / "V.unigrams")
     (folder / "none.txt").write_text("zzzzz\n")
-    nothing = ("unigrams", "collect", "--users", users, "--whitelist", folder / "none.txt", "--rounds", 2, "-o")
-    assert "holds no word that a device has" in refused(*nothing, folder / "V.unigrams")
+    nothing = (
+        "federated",
+        "unigrams",
+        "collect",
+        "--users",
+        users,
+        "--whitelist",
+        folder / "none.txt",
+        "--rounds",
+        2,
+        "-o",
+    )
+    assert "no device reported a word of the whitelist" in refused(*nothing, folder / "V.unigrams")
     assert "use .unigrams" in refused(*collect, "-o", folder / "V.txt")
-    assert "lie in [1, 1000], not inf" in refused(*collect, "--over-selection", "inf", "-o", folder / "V.unigrams")
+    assert "from 1 to 1000, not inf" in refused(*collect, "--over-selection", "inf", "-o", folder / "V.unigrams")
     for bad in ("0", "-1", "many"):
         assert "--clip" in refused(*collect, "--clip", bad, "-o", folder / "V.unigrams")
-    assert "no such file" in refused(*collect[:3], folder / "none.arrow", *collect[4:], "-o", folder / "V.unigrams")
+    assert "no such file" in refused(*collect[:4], folder / "none.arrow", *collect[5:], "-o", folder / "V.unigrams")
     assert not (folder / "V.unigrams").exists()
 
 
 def test_federated_unigrams_under_a_cased_model(users: Path, fedgram: Command) -> None:
     folder = users.parent
     fedgram(
-        "unigrams", "collect", "--users", users, "--whitelist", folder / "words.txt", "--devices-per-round", 20,
-        "--rounds", 3, "-o", folder / "U.unigrams",
+        "federated", "unigrams", "collect", "--users", users, "--whitelist", folder / "words.txt",
+        "--devices-per-round", 20, "--rounds", 3, "-o", folder / "U.unigrams",
     )  # fmt: skip
     fedgram("ngram", "train", folder / "supplement.txt", "-o", folder / "A_W.arpa", "--order", 2)
     result = fedgram(
-        "unigrams", "capitalize", folder / "U.unigrams", folder / "A_W.arpa", "-o", folder / "c.tsv", "--json"
+        "federated",
+        "unigrams",
+        "capitalize",
+        folder / "U.unigrams",
+        folder / "A_W.arpa",
+        "-o",
+        folder / "c.tsv",
+        "--json",
     )
     assert result["cased_words"] >= result["words"]
     cased = dict(line.split("\t") for line in (folder / "c.tsv").read_text().splitlines())

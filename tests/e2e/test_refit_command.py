@@ -25,13 +25,22 @@ def folder(tmp_path: Path, fedgram: Command) -> Path:
 
 
 def test_refit(folder: Path, fedgram: Command) -> None:
-    base = ["refit", folder / "A.ngram", "--users", folder / "users.parquet", "--devices-per-round", 20, "--json"]
+    base = [
+        "federated",
+        "refit",
+        folder / "A.ngram",
+        "--users",
+        folder / "users.parquet",
+        "--devices-per-round",
+        20,
+        "--json",
+    ]
     result = fedgram(*base, "--counts", folder / "c.counts", "-o", folder / "R.ngram", "--max-ngrams", 8000)
     assert result["ngrams"] <= 8000
     assert result["order"] > 2
     assert len(result["reports"]) == 4
     assert len(set(result["reports"])) == 1
-    assert min(result["bytes_a_report"]) > 0
+    assert min(result["bytes_per_report"]) > 0
     assert model_faults(read_model(folder / "R.ngram")) == []
     levels = fedgram(
         "evaluate", folder / "R.ngram", "--baseline", folder / "A.ngram", "--users", folder / "users.parquet", "--json"
@@ -46,27 +55,19 @@ def test_refit(folder: Path, fedgram: Command) -> None:
 
 
 def test_refusals(folder: Path, fedgram: Command, refused: Callable[..., str]) -> None:
-    base = ["refit", folder / "A.ngram", "--users", folder / "users.parquet", "-o", folder / "R.ngram"]
-    assert "not a number greater than 0" in refused(*base, "--clip", 0)
+    base = ["federated", "refit", folder / "A.ngram", "--users", folder / "users.parquet", "-o", folder / "R.ngram"]
+    assert "must be a number at least 1" in refused(*base, "--clip", 0)
     assert "at least 1" in refused(*base, "--clip", 0.5)
     fedgram(*base, "--counts", folder / "c.counts", "--grow", 0, "--no-pairs")
     fedgram("ngram", "prune", folder / "A.ngram", "--max-ngrams", 3000, "-o", folder / "B.ngram")
-    line = refused("refit", folder / "B.ngram", *base[2:], "--counts", folder / "c.counts")
-    assert "other settings: growth, model, sketch" in line
-    assert "other settings: growth, seed, sketch" in refused(*base, "--counts", folder / "c.counts", "--seed", 8)
-    others = [
-        *base[:3],
-        folder / "others.parquet",
-        *base[4:],
-        "--counts",
-        folder / "c.counts",
-        "--grow",
-        0,
-        "--no-pairs",
-    ]
-    assert "other settings: users" in refused(*others)
+    line = refused("federated", "refit", folder / "B.ngram", *base[3:], "--counts", folder / "c.counts")
+    assert "other settings: grow, model, pairs" in line
+    assert "other settings: grow, pairs, seed" in refused(*base, "--counts", folder / "c.counts", "--seed", 8)
+    others = [*base[:4], folder / "others.parquet", *base[5:]]
+    assert "other settings: users" in refused(*others, "--counts", folder / "c.counts", "--grow", 0, "--no-pairs")
     (folder / "c.counts").write_bytes(b"nothing")
     assert "damaged" in refused(*base, "--counts", folder / "c.counts")
     (folder / "cased.txt").write_text("The end\n")
     fedgram("ngram", "train", folder / "cased.txt", "-o", folder / "cased.arpa")
-    assert "not in lower case" in refused("refit", folder / "cased.arpa", *base[2:])
+    fedgram("federated", "refit", folder / "cased.arpa", *base[3:])
+    assert "The" in read_model(folder / "R.ngram").vocabulary

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,16 @@ import pytest
 from tests.chromium import CHROMIUM, Chromium
 
 from fedgram.automata.build import ngrams_of
+from fedgram.automata.model import NGramModel
 from fedgram.cli.main import run as run_command
-from fedgram.distill.nn2wfa import UncasedWordNN2WFA
+from fedgram.core.compute import Compute
+from fedgram.distill.distillation import Running, prepare_nn2wfa
+from fedgram.distill.nn2wfa import NN2WFA, UncasedWordNN2WFA
+from fedgram.distill.refit import refit as operation
+from fedgram.distill.sources import as_source, pieces_of
 from fedgram.formats.artefact import read_ngram
 from fedgram.pipeline import refit_stage
 from fedgram.pipeline.config import read_run_config
-from fedgram.pipeline.model_stages import pieces_way, words_way
 from fedgram.pipeline.stages import run_stages
 from fedgram.pipeline.workspace import Work, open_workspace
 from fedgram.text.normalize import uncase
@@ -33,6 +36,7 @@ from fedgram.text.normalize import uncase
 Command = Callable[..., Any]
 pytestmark = pytest.mark.timeout(1200)  # the first run compiles
 
+ONE = Compute("cpu", 1)
 TINY = """
 seed = 3
 [population]
@@ -52,14 +56,14 @@ learning_rate = 0.01
 rows = 16
 [training]
 rounds = 3
-clients_per_round = 8
+devices_per_round = 8
 evaluate_every = 1
 dev_users = 4
 [external]
 order = 2
 [budget]
-ngrams = 8000
-words = 5000
+max_ngrams = 8000
+max_words = 5000
 [distillation]
 samples = 200
 infer_samples = 400
@@ -141,7 +145,7 @@ def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Pat
     for name in ("report.html", "report.md"):
         text = (done / "report" / name).read_text("utf-8")
         tables = "Table 1", "Table 3", "Table 4", "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "Privacy"
-        for title in (*tables, "Refit (uncased)", "in 4 passes a device sends marks in a sketch"):
+        for title in (*tables, "Refit (uncased)", "in 4 passes, each device sends marks in a sketch"):
             assert title in text
     assert not list((done / ".work").iterdir())
 
@@ -218,7 +222,7 @@ def test_without_a_refit(done: Path, config: Path, tmp_path: Path, fedgram: Comm
     assert ran[0] == "final"
     assert "Refit" not in json.loads((workspace / "final.json").read_text())["dev_top1"]
     assert "Refit" not in json.loads((workspace / "evaluation.json").read_text())["uncased"]["models"]
-    assert "no device is asked again" in (workspace / "report" / "report.md").read_text("utf-8")
+    assert "devices send nothing more" in (workspace / "report" / "report.md").read_text("utf-8")
 
 
 def test_devices_are_asked_once(done: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +232,11 @@ def test_devices_are_asked_once(done: Path, config: Path, tmp_path: Path, monkey
     work = Work(None, tmp_path, inputs)
     refit_stage.refit(work, c.refit, c.budget, c.seed)
     (tmp_path / "refit.ngram").unlink()
-    monkeypatch.setattr(refit_stage, "count_on_devices", None)
+    monkeypatch.setattr(operation, "count_on_devices", None)
     refit_stage.refit(work, c.refit, c.budget, c.seed)
     assert (tmp_path / "refit.ngram").read_bytes() == (done / "refit.ngram").read_bytes()
     cased, uncased = (read_ngram(done / name) for name in ("refit.ngram", "refit_uncased.ngram"))
-    assert max(cased.topology.arcs, uncased.topology.arcs) <= c.budget.ngrams
+    assert max(cased.topology.arcs, uncased.topology.arcs) <= c.budget.max_ngrams
     assert all(uncase(word) == word for word in uncased.vocabulary.words)
     assert {uncase(word) for word in cased.vocabulary.words} == set(uncased.vocabulary.words)
 
@@ -272,23 +276,28 @@ def test_counting_elsewhere_and_before(done: Path, config: Path, tmp_path: Path,
     with open_workspace(workspace) as space:
         work = Work(None, space.place(words), {name: workspace / name for name in (*words.inputs, *pieces.inputs)})
     work.folder.mkdir(parents=True)
-    nn2wfa, inferred = words_way(work, c.distillation, c.budget, c.seed, device="cpu", workers=1)
+    A_W = read_ngram(workspace / "A_W.ngram")
+
+    def prepared(network: str, folder: Path, inferred: NGramModel | None) -> tuple[NN2WFA, NGramModel]:
+        source = as_source(workspace / network, ONE)
+        return prepare_nn2wfa(
+            source, A_W, c.distillation, inferred=inferred, budget=c.budget, pieces=pieces_of(source, None),
+            seed=c.seed, running=Running(ONE, folder=folder),
+        )  # fmt: skip
+
+    nn2wfa, inferred = prepared("R_W.safetensors", work.folder, None)
     assert isinstance(nn2wfa, UncasedWordNN2WFA)
     assert nn2wfa.counts
-    topology = {"A_W_i.ngram": work.write("inferred.ngram")}
-    apart = replace(work, folder=tmp_path, inputs={**work.inputs, **topology})
-    before = pieces_way(apart, c.distillation, c.seed, device="cpu", workers=1)[0].counts
+    before = prepared("R_P.safetensors", tmp_path, read_ngram(work.write("inferred.ngram")))[0].counts
     assert fedgram("run", path, "-w", workspace, "--until", "distill_words", "--json")["ran"] == ["distill_words"]
     A_W_i = read_ngram(workspace / "A_W_i.ngram")
     assert np.array_equal(ngrams_of(A_W_i.topology).values, ngrams_of(inferred.topology).values)
     assert A_W_i.vocabulary.digest == inferred.vocabulary.digest
     assert {uncase(word) for word in A_W_i.vocabulary.words} != set(A_W_i.vocabulary.words)
-    fitted = replace(apart, inputs=work.inputs)  # its counts go on from the same checkpoint, or are refused
-    after = pieces_way(fitted, c.distillation, c.seed, device="cpu", workers=1)[0].counts
+    after = prepared("R_P.safetensors", tmp_path, A_W_i)[0].counts  # resumes from the same checkpoint, or is refused
     assert np.array_equal(after.counts.arc, before.counts.arc)
     with open_workspace(workspace) as space:
-        place = space.place(pieces)
-    place.mkdir(parents=True)
+        (place := space.place(pieces)).mkdir(parents=True)
     (tmp_path / "counts").rename(place / "counts")
     ran = fedgram("run", path, "-w", workspace, "--until", "distill_pieces", "--json")["ran"]
     assert ran == ["distill_pieces"]

@@ -23,7 +23,8 @@ from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import population_from_messages, write_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
-from fedgram.training.fedavg_task import FederatedAveraging, TrainingPlan
+from fedgram.training.fedavg_task import FederatedAveraging
+from fedgram.training.plan import TrainingPlan
 
 WORDS = Vocabulary.of(["i", "you", "the", "a", "to", "is", "in", "it", "my", "we", "of", "and", "that", "have"])
 SEED, CLIENTS = 11, 3
@@ -72,6 +73,6 @@ def test_a_round_over_processes_is_the_simulations(name: str, tmp_path: Path) ->
     assert intake.total.weight > 0
     expected = bits_of(job.task.save(job.task.server_update(state, intake.total)))
     for batched in (False, True):
-        fleet = SimulatedFleet(job, population, population.clients(), dropout=0.0, batched=batched)
+        fleet = SimulatedFleet(job, population.users(), dropout=0.0, batched=batched)
         found = run_rounds(job, fleet, RunOptions(1, RoundPlan(CLIENTS, 1.0)))
         assert bits_of(job.task.save(found.state)) == expected

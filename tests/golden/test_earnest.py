@@ -1,8 +1,8 @@
-"""Figures of OpenGrm's tour on The Importance of Being Earnest, through the command line.
+"""The numbers of OpenGrm's tutorial on The Importance of Being Earnest, through the command line.
 
-Model figures must agree to every printed digit. Expectations over all sentences of a model are exact here; OpenGrm
-truncates them (its queue stops at a tolerance), so those agree to the truncation, and are checked to ten digits against
-a dense linear system.
+Numbers of models must agree in every printed digit. Expectations over all sentences of a model are exact here, but
+OpenGrm truncates them (its queue stops at a tolerance). So these agree up to the truncation, and are checked to ten
+digits against a dense linear system.
 """
 
 from collections import Counter
@@ -94,7 +94,7 @@ def test_approximation_on_the_pruned_topology(
 
 
 def dense_expectation(path: Path) -> tuple[float, float]:
-    """Entropy and symbols of a sentence, from a dense linear system over all states."""
+    """Entropy and number of symbols of a sentence, from a dense linear system over all states."""
     model = renormalize(read_model(path))
     visits, reference = expected_visits(model), DictModel(model)
     entropy = 0.0

@@ -1,4 +1,4 @@
-"""KenLM reads our ARPA files and gives every sentence the score that we give it."""
+"""KenLM reads our ARPA files and gives every sentence our score."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Programs that other people wrote read our exports, where they are installed: presage, Onboard, KenLM's binaries."""
+"""Other programs read our exports, if they are installed: presage, Onboard and KenLM."""
 
 import json
 import shutil
@@ -61,7 +61,7 @@ def test_presage_suggests_from_our_database(model: NGramModel, tmp_path: Path) -
 
 
 def _suggested(settings: Path, typed: str) -> list[str]:
-    """What the demonstration program offers; at the end of its input it goes on for ever, so it is ended."""
+    """The suggestions of the demonstration program; it never ends by itself, so it is terminated."""
     command = ["timeout", "30", "presage_demo_text", "-c", str(settings), "-s", "3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
@@ -93,9 +93,9 @@ def test_onboard_predicts_from_our_model(model: NGramModel, tmp_path: Path) -> N
     )
     order, counts, words = json.loads(done.stdout)
     assert order == 3
-    announced = [line.split("=")[1] for line in (tmp_path / "en.lm").read_text().splitlines()[1:4]]
-    assert [str(n) for n in counts[1:]] == announced[1:]
-    assert counts[0] == int(announced[0]) + 1  # Onboard adds a mark of its own
+    declared = [line.split("=")[1] for line in (tmp_path / "en.lm").read_text().splitlines()[1:4]]
+    assert [str(n) for n in counts[1:]] == declared[1:]
+    assert counts[0] == int(declared[0]) + 1  # Onboard adds its own mark
     assert words[0] == "nice"
 
 

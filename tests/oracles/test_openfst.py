@@ -1,4 +1,4 @@
-"""OpenFst's shortest distance over our automata is our sentence score."""
+"""OpenFst's shortest distance over our automata equals our sentence score."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def random_text_model(order: int = 3):  # type: ignore[no-untyped-def]
 
 
 def acceptor(labels: list[int], backoff: int):  # type: ignore[no-untyped-def]
-    """The sentence, with a backoff loop at every state, so that composition may back off where it likes."""
+    """The sentence, with a backoff loop at each state, so that composition may back off at any state."""
     machine = fst.VectorFst()
     one = fst.Weight.one(machine.weight_type())
     states = [machine.add_state() for _ in range(len(labels) + 1)]
@@ -39,10 +39,10 @@ def acceptor(labels: list[int], backoff: int):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_shortest_distance_is_the_sentence_score(order: int, tmp_path: Path) -> None:
-    """With <phi> as an ordinary label the tropical distance is the best path; ours is the one that backs off last.
+    """With <phi> as an ordinary label, the tropical distance is that of the best path; ours backs off only if it must.
 
-    In a Katz model an explicit n-gram may be less likely than its backed-off rival, so that paths which back off
-    although they need not are removed first: what remains must have exactly our score.
+    In a Katz model, an explicit n-gram may be less likely than the same n-gram by backoff. So paths with unnecessary
+    backoff are removed first; the remaining path must have exactly our score.
     """
     model, sentences = random_text_model(order)
     write_model(model, tmp_path / "m.fst", fst_style="phi")
@@ -56,7 +56,7 @@ def test_shortest_distance_is_the_sentence_score(order: int, tmp_path: Path) -> 
 
 
 def _last_backoff_cost(lattice, phi: int) -> float:  # type: ignore[no-untyped-def]
-    """Drop the <phi> arc wherever the state can read on (or end) without it, then ask OpenFst."""
+    """Remove the <phi> arc of each state that can read the next word (or end) without it, then ask OpenFst."""
     trimmed = lattice.copy()
     for q in list(trimmed.states()):
         arcs = list(trimmed.arcs(q))

@@ -1,4 +1,4 @@
-"""Laws of the automata on random models, each shown to catch a seeded fault."""
+"""Laws of the automata on random models; each law is shown to catch a seeded fault."""
 
 from collections.abc import Callable
 from itertools import pairwise

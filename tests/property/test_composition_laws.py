@@ -45,7 +45,7 @@ def pairs(composed: PieceTopology) -> list[State]:
 
 
 def case(seed: int) -> tuple[Lexicon, Vocabulary, NGramModel, Topology]:
-    """A lexicon, its labels, a source of words with the same order of words, and a topology to count on."""
+    """A lexicon, its labels, a source model over its words, and a topology to count on."""
     rng = np.random.default_rng(seed)
     lexicon, labels = random_lexicon(rng, WORDS)
     source = random_weights(rng, random_words(rng, order=3, ngrams=14), WORDS)
@@ -124,7 +124,7 @@ def test_a_composed_model_gives_sentences_the_same_probability() -> None:
 
 
 def piece_counts(lexicon: Lexicon, labels: Vocabulary, source: NGramModel, words: Topology) -> TopologyCounts:
-    """Exact expected counts on B = M ∘ words of the source read piece by piece, visit by visit."""
+    """The exact expected counts on B = M ∘ words of the source read piece by piece, added up visit by visit."""
     union, _ = union_topology([source.topology, words], len(source.vocabulary))
     refined = express_on(source, union)
     by_pieces, large, small = compose_model(lexicon, refined, labels), compose(lexicon, union), compose(lexicon, words)
@@ -133,7 +133,7 @@ def piece_counts(lexicon: Lexicon, labels: Vocabulary, source: NGramModel, words
     image: dict[int, State] = {}
     for s, (v, q) in enumerate(pairs(large)):
         at = (v, nearest[q]) if q >= 0 else UNKNOWN
-        while at not in state:  # the smaller topology reads no word below v after this history
+        while at not in state:  # after this history, the smaller topology reads no word that passes node v
             at = (v, int(words.backoff[at[1]]))
         image[s] = at
     C, C_phi = Composition(lexicon, words).visit_counts(by_pieces, image)
@@ -148,7 +148,7 @@ def piece_counts(lexicon: Lexicon, labels: Vocabulary, source: NGramModel, words
 
 
 def nearest_states(large: Topology, small: Topology) -> list[int]:
-    """For each state of a topology the longest suffix of its history that is a state of another one within it."""
+    """For each state of a topology, the longest suffix of its history that is a state of a smaller topology."""
 
     def histories(t: Topology) -> list[tuple[int, ...]]:
         return [tuple(h[:n].tolist()) for h, n in zip(*state_histories(t), strict=True)]
@@ -204,7 +204,7 @@ def is_conserved(counts: TopologyCounts) -> None:
 
 
 def sampled(seed: int, samples: int) -> tuple[Lexicon, PieceTopology, TopologyCounts, NGramModel]:
-    """Counts on B of a source whose words the topology does not all read after the same histories."""
+    """Sampled counts on B; the source and the topology have different n-grams."""
     lexicon, labels, source, words = case(seed)
     composed = compose(lexicon, words)
     counting = PlainCounting(NGramSource(compose_model(lexicon, source, labels)), composed.topology, seed)
@@ -237,7 +237,7 @@ def test_the_comparison_with_the_reference_catches_another_prior() -> None:
 
 
 def last_piece_counts(composed: PieceTopology, counts: TopologyCounts) -> TopologyCounts:
-    """The paper's formula on counts of samples: C_A(y, q) = C_B(x_y, (q_y, q)), which averages the last piece alone."""
+    """The paper's formula C_A(y, q) = C_B(x_y, (q_y, q)) on sampled counts; it averages only the last piece."""
     arc = np.where(composed.word_arc >= 0, counts.arc[composed.word_arc], 0.0)
     arc[UNK] = counts.backoff[composed.word_state == 0].sum()
     visits = np.zeros(composed.words.states)
@@ -260,17 +260,17 @@ def every_word_is_counted(transfer: Callable[[PieceTopology, TopologyCounts], To
             assert normalization_error(model) < 1e-9
 
 
-def test_every_word_is_counted_however_few_the_samples() -> None:
+def test_every_word_is_counted_even_with_few_samples() -> None:
     every_word_is_counted(lambda composed, counts: transfer_counts(composed, counts, prior_visits=1.0))
 
 
-def test_the_law_catches_counts_of_last_pieces_alone() -> None:
+def test_the_law_catches_counts_of_last_pieces_only() -> None:
     with pytest.raises(AssertionError):
         every_word_is_counted(last_piece_counts)
 
 
 def test_averaging_all_pieces_is_unbiased_and_closer_than_the_last_piece() -> None:
-    """Over many runs of few samples, both are right on average; the error of single runs is smaller."""
+    """Both are right on average over many runs of few samples, but averaging all pieces has a smaller error per run."""
     lexicon, composed, _, source = sampled(7, 1)
     exact, labels = count_source(source, composed.words).counts.arc, case(7)[1]
     pieces = NGramSource(compose_model(lexicon, source, labels))
@@ -286,7 +286,7 @@ def test_averaging_all_pieces_is_unbiased_and_closer_than_the_last_piece() -> No
     assert np.mean(whole, axis=0)[spelled] == pytest.approx(exact[spelled], abs=4 * error[0] / np.sqrt(40))
 
 
-def test_ngrams_that_no_sample_reached_are_told() -> None:
+def test_ngrams_that_no_sample_reached_are_reported() -> None:
     lexicon, composed, counts, _ = sampled(11, 2)
     _, T = summed_counts(counts)
     number = {pair: s for s, pair in enumerate(pairs(composed))}
@@ -297,8 +297,8 @@ def test_ngrams_that_no_sample_reached_are_told() -> None:
     ]
     ends = [q for y, q in zip(A.label.tolist(), arc_sources(A).tolist(), strict=True) if y == EOS]
     assert all(T[number[0, q]] > 0 for q in ends)
-    told = unvisited_ngrams(transfer_counts(composed, counts, prior_visits=1.0))
-    assert told.tolist() == never
+    reported = unvisited_ngrams(transfer_counts(composed, counts, prior_visits=1.0))
+    assert reported.tolist() == never
     assert 0 < sum(never) < len(never)
 
 

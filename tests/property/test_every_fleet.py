@@ -1,7 +1,7 @@
-"""Whatever devices send, and whatever carries it: the sum is that of the accepted updates, on every kind of fleet.
+"""Whatever devices send, the sum is that of the accepted updates, on every kind of fleet.
 
-Ten thousand random updates, a third of them hostile, go through each fleet of the round loop. What must be accepted is
-decided here by rules of their own, written down number by number, and added up with Python's integers.
+Ten thousand random updates, a third of them hostile, go through each fleet of the round loop. This file decides which
+must be accepted with its own implementation of the rules, and adds them up with Python's integers.
 """
 
 import math
@@ -17,9 +17,11 @@ from tests.reference.federated_tasks import ThreadRanks
 from fedgram.core.arrays import IntArray
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record
-from fedgram.deployment.remote_fleet import Patience, RemoteFleet
+from fedgram.deployment.remote_fleet import RemoteFleet
 from fedgram.deployment.transport import Reply, Request
+from fedgram.deployment.waiting import Timeouts
 from fedgram.federated import job as jobs
+from fedgram.federated.batched_task import Member
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.counting import CountingTask, Sums
 from fedgram.federated.fleet import Fleet
@@ -29,18 +31,18 @@ from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.shards import ShardedFleet
 from fedgram.federated.simulation import SimulatedFleet
-from fedgram.federated.task import Member, Total, Update
+from fedgram.federated.task import Total, Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.federated.wire import update_to_bytes
-from fedgram.text.population import ClientDataset, Population
+from fedgram.text.population import ClientDataset, Population, Users
 
 DEVICES, BITS = 10_000, 12
 SIZE = {"a": 4, "b": 2}
-WEIGHT, ENTRY, NORM_A, NORM_B = 3.0, 6.0, 5.0, 7.0  # of a: length at most 5 times the weight; of b: sum at most 7
+WEIGHT, ENTRY, NORM_A, NORM_B = 3.0, 6.0, 5.0, 7.0  # L2 norm of a at most 5 times the weight; L1 norm of b at most 7
 
 
 class Scripted(CountingTask):
-    """Devices send what the script says."""
+    """A task whose devices send what the script says."""
 
     name, bits, size = "scripted", BITS, SIZE
     bounds = UpdateBounds(
@@ -65,7 +67,7 @@ class Scripted(CountingTask):
 
 
 class ScriptedInStacks(Scripted):
-    """The same, summed by stacks as on a GPU: judged by their numbers, and added without being taken apart."""
+    """The same task, summed in stacks as on a GPU: updates are checked by their measures, and added as a stack."""
 
     def batches(self, members: Sequence[Member]) -> list[Sequence[Member]]:
         return [members[k : k + 70] for k in range(0, len(members), 70)]
@@ -76,7 +78,7 @@ class ScriptedInStacks(Scripted):
             for member in batch:
                 update = self.client_update(broadcast, member.data, member.rng)
                 if {n: len(v) for n, v in update.values.items()} != SIZE:
-                    assert intake.offer(member.device, update)  # a stack has one shape; others come alone
+                    assert intake.offer(member.device, update)  # a stack has one shape; other shapes are offered alone
                 elif intake.judge(member.device, self.bounds.measure(update.values, update.weight)):
                     accepted.append(member.device)
                     total.add(update, self.bounds)
@@ -129,13 +131,13 @@ def _hostile(rng: np.random.Generator) -> tuple[dict[str, Any], float]:
 
 @cache
 def script(device: int) -> Update:
-    """What a device sends; every third one is hostile."""
+    """What a device sends; every third device is hostile."""
     rng = np.random.default_rng(device)
     return Update.dense(*(_hostile(rng) if device % 3 == 0 else _honest(rng)))
 
 
 def is_acceptable(update: Update) -> bool:
-    """The rules once more, number by number."""
+    """An independent implementation of the rules, entry by entry."""
     values = {name: v.tolist() for name, v in update.values.items()}
     if {name: len(v) for name, v in values.items()} != SIZE or not 0 <= update.weight <= WEIGHT:
         return False
@@ -156,7 +158,7 @@ def accepted_sum(devices: Iterable[int]) -> dict[str, list[int]]:
 
 @cache
 def people(count: int) -> Population:
-    """Users with a word each; what they typed does not matter."""
+    """Users with one word each; their text does not matter."""
     return Population(
         tuple(f"{k:06d}" for k in range(count)), np.zeros(count, np.uint8), np.arange(count + 1, dtype=np.int64),
         np.arange(count + 1, dtype=np.int64), np.zeros(count, np.int32), ("w",),
@@ -164,7 +166,7 @@ def people(count: int) -> Population:
 
 
 class ScriptedTransport:
-    """Nodes that answer as the script says, in bytes, some of them damaged; many replies come twice, or for nobody."""
+    """Nodes that send the script's updates as bytes, some of them damaged; many replies are repeated or unrequested."""
 
     def __init__(self, devices: Iterable[int]) -> None:
         self._nodes = {100_000 + device: device for device in devices}
@@ -197,16 +199,17 @@ class ScriptedTransport:
 
 
 def _simulated(job: Job[Any], count: int, **options: Any) -> Fleet:
-    return SimulatedFleet(job, people(count), people(count).clients(), dropout=0.0, **options)
+    return SimulatedFleet(job, people(count).users(), dropout=0.0, **options)
 
 
 def _sharded(job: Job[Any], count: int) -> Fleet:
-    halves = people(count).clients()[: count // 3], people(count).clients()[count // 3 :]
-    return ShardedFleet([SimulatedFleet(job, people(count), half, dropout=0.0, batched=False) for half in halves])
+    clients = people(count).clients()
+    parts = [Users(people(count), part) for part in (clients[: count // 3], clients[count // 3 :])]
+    return ShardedFleet([SimulatedFleet(job, part, dropout=0.0, batched=False) for part in parts])
 
 
 def _remote(job: Job[Any], count: int) -> Fleet:
-    return RemoteFleet(ScriptedTransport(range(count)), job, Patience(batch=1000, idle_seconds=0, poll=1e-3))
+    return RemoteFleet(ScriptedTransport(range(count)), job, Timeouts(batch=1000, idle_seconds=0, poll=1e-3))
 
 
 FLEETS: dict[str, Callable[[Job[Any], int], Fleet]] = {
@@ -259,11 +262,11 @@ def test_ranks_have_the_same_sum() -> None:
 
 @pytest.mark.parametrize("count", [400, pytest.param(DEVICES, marks=pytest.mark.slow)])
 def test_a_masked_sum_is_that_of_the_accepted_updates(count: int) -> None:
-    """A device checks its own update, and leaves the round if it must not be added."""
+    """A device checks its own update, and leaves the round if the update is not acceptable."""
     options = RunOptions(None, RoundPlan(20, 1.0, attempts=50), SecureSettings(min_devices=2))
     run = collected(Scripted(), FLEETS["one by one"], count, options)
     left_out = count - run.progress.tally.reports - sum(not is_acceptable(script(d)) for d in range(count))
-    assert 0 <= left_out < 20  # the last ones are too few to be masked
+    assert 0 <= left_out < 20  # the last devices are too few to be masked
     if not left_out:
         check(run, count)
     taken = [d for d in run.progress.device.tolist() if is_acceptable(script(d))]

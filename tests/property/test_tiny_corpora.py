@@ -13,7 +13,7 @@ from fedgram.automata.prune import prune_to_size, prune_to_threshold
 from fedgram.automata.scoring import score
 from fedgram.automata.smoothing import METHODS as SMOOTHING
 from fedgram.automata.smoothing import smooth
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.text.corpus import Corpus
 from fedgram.text.vocabulary import UNK
 
@@ -24,11 +24,12 @@ def random_training(rng: np.random.Generator) -> tuple[NGramModel, Corpus]:
     if rng.random() < 0.3 and len(text.values) > 1:
         text.values[int(rng.integers(1, len(text.values)))] = UNK
     corpus = Corpus(text, vocabulary(words))
-    options = TrainingOptions(
-        order=int(rng.integers(1, 8)),
-        smoothing=str(rng.choice(list(SMOOTHING))),
+    order = int(rng.integers(1, 8))
+    options = NGramOptions(
+        order=order,
+        smoothing=str(rng.choice(list(SMOOTHING))),  # type: ignore[arg-type]
         higher_order_words=int(rng.integers(1, 5)),
-        min_count=rng.integers(1, 3, 2).tolist(),
+        min_count=tuple(rng.integers(1, 3, 2).tolist()[:order]),
         open_vocabulary=bool(rng.random() < 0.5) or None,
     )
     return train(corpus, options), corpus

@@ -1,4 +1,4 @@
-"""M ∘ A spelled out: pairs explored one by one by the paper's rules; counts added visit by visit and brought back."""
+"""The readable reference of M ∘ A: states explored one by one by the paper's rules, and counts added visit by visit."""
 
 from collections import defaultdict
 from functools import cache
@@ -17,7 +17,7 @@ UNKNOWN: State = (-1, -1)
 
 
 def random_lexicon(rng: np.random.Generator, words: int, *, pieces: int = 4) -> tuple[Lexicon, Vocabulary]:
-    """Codes of one to four pieces for `words` ordinary words; every inner piece has a final twin, as ab and ab▁."""
+    """Codes of one to four pieces for `words` ordinary words; every inner piece has a final form, as ab and ab▁."""
     labels = Vocabulary.of([f"p{i}" for i in range(pieces)] + [f"p{i}▁" for i in range(pieces)])
     codes: set[tuple[int, ...]] = set()
     while len(codes) < words:
@@ -33,7 +33,7 @@ def read_by(t: Topology, q: int) -> dict[int, int]:
 
 
 class Composition:
-    """B = M ∘ A by the rules of §6, from reachable pairs."""
+    """B = M ∘ A by the rules of §6, from its reachable states."""
 
     def __init__(self, M: Lexicon, A: Topology) -> None:
         self.M, self.A = M, A
@@ -70,7 +70,7 @@ class Composition:
         self.backoff[state] = (v, int(self.A.backoff[q])) if q else UNKNOWN
 
     def emitted_below(self, v: int) -> set[int]:
-        """R[v]: the words that can be put out behind node v."""
+        """R[v]: the words whose codes pass node v."""
         result: set[int] = set()
         for e in range(self.M.first_arc[v], self.M.first_arc[v + 1]):
             y = int(self.M.output[e])
@@ -80,7 +80,7 @@ class Composition:
     def visit_counts(
         self, source: NGramModel, image: dict[int, State]
     ) -> tuple[dict[tuple[int, State], float], dict[State, float]]:
-        """C(x, q) and C(φ, q), where `image` is the state of B in which each state of the source is."""
+        """C(x, q) and C(φ, q); `image` is the state of B for each state of the source."""
         C: dict[tuple[int, State], float] = defaultdict(float)
         C_phi: dict[State, float] = defaultdict(float)
         for s, visits in enumerate(expected_visits(source).tolist()):
@@ -94,7 +94,7 @@ class Composition:
 
 
 class Transfer:
-    """Counts on B as counts on A, one formula of `automata/transfer.py` a method; `visits` are N(s) on B."""
+    """Counts on B as counts on A: one method per formula of `automata/transfer.py`; `visits` are N(s) on B."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Transfer:
         return [s, *(u for t in behind for u in self.passing(t))]
 
     def words(self, v: int, q: int) -> int:
-        """How many words of q, and ends of a sentence, go on from node v."""
+        """The number of words of q, including `</s>`, that continue from node v."""
         read = read_by(self.B.A, q)
         return len(self.B.emitted_below(v) & read.keys()) + (v == 0 and EOS in read)
 
@@ -148,7 +148,7 @@ class Transfer:
         return total + sum(self.arriving(t) * self.backoff_share(t) for t in above)
 
     def counts(self) -> tuple[dict[tuple[int, int], float], dict[int, float]]:
-        """C_A(y, q) and C_A(φ, q); what leaves the empty history is the count of `<unk>`."""
+        """C_A(y, q) and C_A(φ, q); the flow that leaves the empty history is the count of `<unk>`."""
         C_A: dict[tuple[int, int], float] = defaultdict(float)
         phi: dict[int, float] = defaultdict(float)
         for ((v, q), x), y in self.B.output.items():

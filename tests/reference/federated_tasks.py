@@ -1,4 +1,4 @@
-"""The four federated tasks on a small population, for laws that hold for each of them."""
+"""The four federated tasks on a small population, for properties that all of them must have."""
 
 from collections.abc import Callable, Sequence
 from threading import Barrier
@@ -18,15 +18,16 @@ from fedgram.neural.model import ModelShape, initial_weights
 from fedgram.neural.network import Coding, as_arrays
 from fedgram.text.population import Population, population_from_messages
 from fedgram.text.vocabulary import Vocabulary
-from fedgram.training.fedavg_task import FederatedAveraging, Schedule, TrainingPlan
+from fedgram.training.fedavg_task import FederatedAveraging
+from fedgram.training.plan import Schedule, TrainingPlan
 
 WORDS = Vocabulary.of([f"w{k}" for k in range(8)])
 
 
 def population(users: int = 30, seed: int = 0) -> Population:
-    """Users with one to seven messages, also of words that the tasks do not know; the last one's have no word at all.
+    """Users with one to seven messages, which also hold words unknown to the tasks; the last user has no words at all.
 
-    Every seventh user is for dev.
+    Every seventh user is in the dev split.
     """
     rng = np.random.default_rng(seed)
     words = [*WORDS.words[3:], "W1", "zzz"]
@@ -40,7 +41,7 @@ def population(users: int = 30, seed: int = 0) -> Population:
 
 
 def _fedavg() -> FederatedAveraging:
-    """With a rule that remembers two vectors, and rates that depend on the round."""
+    """With an optimizer that has two moments, and learning rates that depend on the round."""
     shape = ModelShape(len(WORDS), 6, 9)
     plan = TrainingPlan(
         rows=2, length=7, max_sentences=4, server=ServerStep("adam", 0.01), client_schedule=Schedule("linear", 9),
@@ -63,7 +64,7 @@ TASKS: dict[str, Callable[[], FederatedTask[Any]]] = {
 
 
 def bits_of(record: Record) -> dict[str, Any]:
-    """A record in a form that is equal only if every bit is."""
+    """A record in a form that compares equal only if every bit is equal."""
     arrays = {name: (a.dtype.str, a.shape, np.ascontiguousarray(a).tobytes()) for name, a in record.arrays.items()}
     return {"fields": dict(record.fields), **arrays}
 

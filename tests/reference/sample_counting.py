@@ -1,4 +1,4 @@
-"""Counting spelled out: every visit of every sample, every label, one after the other."""
+"""Counting by the definition: every visit of every sample and every label, one after the other."""
 
 from collections import defaultdict
 

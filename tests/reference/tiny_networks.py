@@ -1,4 +1,4 @@
-"""Small networks with random weights whose sentences end soon."""
+"""Small networks with random weights, whose sentences are short."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""N-gram models as backoff automata: building, smoothing, pruning, merging, approximating, scoring, sampling.
+"""N-gram models as backoff automata: building, smoothing, pruning, merging, approximating, scoring and sampling.
 
-Everything is arrays: a `Topology` in compressed rows, and weights beside it. No networks here.
+A model is a set of arrays: a `Topology` in compressed sparse rows, and its weights. Neural networks are elsewhere.
 """

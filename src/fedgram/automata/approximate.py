@@ -1,7 +1,7 @@
-"""One n-gram model approximated on the topology of another: SampleApprox with an n-gram model as its source.
+"""SampleApprox with an n-gram model as its source: one n-gram model approximated on the topology of another.
 
-What the source says next depends on its state alone, so visits to states are all there is to count. They can be had
-exactly, by solving for their expectation, or by sampling sentences.
+The distribution of the source depends only on its state, so it is enough to count visits to states: exactly, by
+solving for their expectation, or by sampling sentences.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ METHODS = ("kl-min", "summed")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceCounts:
-    """Counts of a source model on a topology, with the source's own entropy and its symbols, both a sentence."""
+    """Counts of a source model on a topology, and the source's entropy and number of symbols, both per sentence."""
 
     counts: TopologyCounts
     entropy: float
@@ -39,7 +39,7 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Approximation:
-    """A model, and exactly how far it is from its source: KL = cross-entropy − entropy, in nats a sentence."""
+    """A model and its exact distance from the source: KL = cross-entropy − entropy, in nats per sentence."""
 
     model: NGramModel
     source: SourceCounts
@@ -47,7 +47,7 @@ class Approximation:
 
     @property
     def kl(self) -> float:
-        """The divergence D(source ‖ model) in nats a sentence."""
+        """The divergence D(source ‖ model) in nats per sentence."""
         return self.cross_entropy - self.source.entropy
 
 
@@ -66,7 +66,7 @@ def approximate(
         model = summed_model(counted.counts, source.vocabulary)
     else:
         model = minimize_kl(counted.counts, source.vocabulary, prior_visits=0.0 if samples is None else 1.0)
-    if samples is not None:  # the fit is judged by the source itself, not by the samples it was fitted to
+    if samples is not None:  # the KL divergence is from the source itself, not from the samples
         counted = count_source(source, topology)
     return Approximation(model, counted, cross_entropy(counted.counts, model))
 
@@ -90,9 +90,9 @@ def count_source(source: NGramModel, topology: Topology, *, samples: int | None 
 
 
 def adopt_topology(topology: Topology, own: Vocabulary, words: Vocabulary, *, open_vocabulary: bool) -> Topology:
-    """The topology, whose vocabulary is `own`, over the vocabulary `words` of a source.
+    """The topology, which is over the vocabulary `own`, over the vocabulary `words` of a source.
 
-    N-grams with words that the source does not know are left out, and the source's other words come in as unigrams.
+    N-grams with words that the source does not know are dropped. The source's other words are added as unigrams.
     """
     new_id = np.array([words.index.get(word, -1) for word in own.words], np.int32)
     if not open_vocabulary:

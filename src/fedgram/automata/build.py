@@ -1,4 +1,4 @@
-"""Topologies and counts from sentences (a corpus, or samples of a model) and from lists of n-grams."""
+"""Building topologies and counts from sentences and from lists of n-grams."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,19 @@ from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
 def count_ngrams(
     sentences: Ragged, vocabulary: Vocabulary, *, order: int, open_vocabulary: bool | None = None
 ) -> NGramCounts:
-    """Count all n-grams up to `order`, with `<s>` before and `</s>` behind every sentence.
+    """Count all n-grams up to `order`, with `<s>` before and `</s>` after every sentence.
 
-    The vocabulary is open if the sentences hold `<unk>`, or as told. Every word of it becomes a unigram, seen or not.
+    By default, the vocabulary is open if a sentence contains `<unk>`. Every word of the vocabulary becomes a unigram,
+    even if it does not occur.
     """
     if bool(np.isin(sentences.values, (BOS, EOS)).any()):
-        raise InvariantError("a sentence holds <s> or </s>; they are added when counting")
+        raise InvariantError("a sentence contains <s> or </s>, which are added when counting; remove them")
     runs = _with_marks(sentences)
     levels, _ = index_runs(runs, order=order, words=len(vocabulary))
     if open_vocabulary is None:
         open_vocabulary = bool(levels[0].count[UNK])
     if levels[0].count[UNK] and not open_vocabulary:
-        raise InvariantError("a closed vocabulary was asked for, but the text holds <unk>")
+        raise InvariantError("the text contains <unk>, but open_vocabulary is False")
     topology = topology_of(levels, open_vocabulary=open_vocabulary)
     unigrams = levels[0].count[topology.label[: topology.first_arc[1]]]
     count = np.concatenate([unigrams, *(level.count for level in levels[1:])]).astype(np.float64)
@@ -51,9 +52,9 @@ def _with_marks(sentences: Ragged) -> Ragged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NGramTopology:
-    """A topology built from n-grams, and where each of them went.
+    """A topology built from n-grams: `arc[i]` is the arc of n-gram i, or −1 for `<s>` alone.
 
-    `arc[i]` is the arc of n-gram i (−1 for `<s>` alone). The topology also has the n-grams that closure demanded.
+    The topology also has the n-grams that were added for closure.
     """
 
     topology: Topology
@@ -63,18 +64,18 @@ class NGramTopology:
 def topology_from_ngrams(
     ngrams: Ragged, words: int, *, open_vocabulary: bool = True, contexts: BoolArray | None = None
 ) -> NGramTopology:
-    """The smallest backoff-complete topology that holds these n-grams over a vocabulary of `words` ids.
+    """The smallest backoff-complete topology that has these n-grams, over a vocabulary of `words` ids.
 
-    `<s>` may stand only at the front of an n-gram and `</s>` only at its end. Order and repetitions do not matter.
-    `contexts` marks n-grams that are to be states even if nothing continues them.
+    `<s>` may only be the first word of an n-gram, and `</s>` only the last. Order and repetitions do not matter.
+    `contexts` marks n-grams that become states even if no n-gram continues them.
     """
     lengths = np.diff(ngrams.offsets)
     if len(lengths) and lengths.min() < 1:
         raise InvariantError("an n-gram has no words")
     if misplaced_marks(ngrams.values, ngrams.offsets).any():
-        raise InvariantError("<s> may only begin an n-gram and </s> only end it")
+        raise InvariantError("<s> may only be the first word of an n-gram, and </s> only the last")
     if not open_vocabulary and bool(np.any(ngrams.values == UNK)):
-        raise InvariantError("<unk> stands in an n-gram of a closed vocabulary")
+        raise InvariantError("an n-gram contains <unk>, but the vocabulary is closed")
     order = int(lengths.max()) if len(lengths) else 1
     levels, at_start = index_runs(ngrams, order=order, words=words)
     kept: Sequence[BoolArray] = ()
@@ -95,7 +96,7 @@ def topology_from_ngrams(
 
 @kernel
 def misplaced_marks(values: IntArray, offsets: LongArray) -> BoolArray:
-    """Which n-grams have `<s>` elsewhere than in front or `</s>` elsewhere than at the end."""
+    """Per n-gram, whether it has `<s>` after the first word or `</s>` before the last."""
     misplaced = np.zeros(len(offsets) - 1, np.bool_)
     for r in range(len(offsets) - 1):
         for i in range(offsets[r], offsets[r + 1]):
@@ -105,20 +106,20 @@ def misplaced_marks(values: IntArray, offsets: LongArray) -> BoolArray:
 
 
 def ngrams_of(topology: Topology) -> Ragged:
-    """The n-grams of all arcs, in the arcs' order."""
+    """The n-grams of all arcs, in the order of the arcs."""
     matrix, lengths = ngram_matrix(topology)
     return Ragged(matrix[matrix >= 0], np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
 def relabel(topology: Topology, new_id: IntArray, words: int) -> NGramTopology:
-    """The topology after renaming words; several words may become one. `arc` says where each old arc went."""
+    """The topology with new word ids; several words may get the same id. `arc` is the new arc of each old arc."""
     ngrams = ngrams_of(topology)
     renamed = Ragged(new_id[ngrams.values], ngrams.offsets)
     return topology_from_ngrams(renamed, words, open_vocabulary=has_unknown(topology))
 
 
 def union_topology(topologies: Iterable[Topology], words: int) -> tuple[Topology, list[IntArray]]:
-    """The smallest topology that holds the n-grams of all, and for each of them where its arcs went."""
+    """The smallest topology that has the n-grams of all; and for each topology, the arcs that its arcs became."""
     topologies = list(topologies)
     parts = [ngrams_of(t) for t in topologies]
     built = topology_from_ngrams(

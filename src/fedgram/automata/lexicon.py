@@ -1,10 +1,12 @@
 """The lexicon M: a sequential transducer from word pieces to words.
 
-M is the trie of the words' codes. Node 0 is the root; the arcs of node v are `first_arc[v]:first_arc[v+1]`, rising by
-the piece they read. An arc inside a word leads to the next node and puts out nothing (`output` −1). The arc of a word's
-last piece puts out the word and leads back to the root. Only the last piece of a code is final, so no code begins
-another, M is deterministic, and each word y is put out at one node q_y by one piece x_y alone. Nodes are numbered in
-preorder: a set of codes in their order meets its nodes in rising order. Paper: §6.
+The code of a word is the sequence of its pieces, and M is the trie of all codes. Node 0 is the root. The arcs of node v
+are `first_arc[v]:first_arc[v+1]`, sorted by the piece they read. An arc inside a word leads to the next node and has no
+output (`output` −1). The arc of a word's last piece puts out the word and leads back to the root.
+
+Only the last piece of a code is final. So no code is a prefix of another, M is deterministic, and each word y is put
+out at exactly one node q_y by one piece x_y. Nodes are numbered in preorder: codes in lexicographic order pass their
+nodes in increasing order. Paper: §6.
 """
 
 from collections.abc import Sequence
@@ -23,16 +25,16 @@ ROOT = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
-    """M over the words and pieces of two vocabularies; make it with `lexicon_from_codes` or `spell_words`.
+    """M over a vocabulary of words and one of pieces; made by `lexicon_from_codes` or `spell_words`.
 
     Attributes:
-        first_arc, piece, dest, output: The trie, as the module says.
-        word_node: q_y by word, −1 for a word without a code.
-        word_piece: x_y by word, −1 for a word without a code.
-        node_piece: By node the piece that leads to it, −1 for the root.
-        path: The nodes that each word's code passes, its root left out.
-        order: The words that have codes, in the order of their codes.
-        is_final: By piece, whether it ends a word.
+        first_arc, piece, dest, output: The trie; the module docstring describes it.
+        word_node: q_y per word; −1 for a word without a code.
+        word_piece: x_y per word; −1 for a word without a code.
+        node_piece: The piece that leads to each node; −1 for the root.
+        path: The nodes that each word's code passes, without the root.
+        order: The words that have codes, in the lexicographic order of their codes.
+        is_final: Whether each piece ends a word.
     """
 
     first_arc: LongArray
@@ -59,7 +61,7 @@ class Lexicon:
 
     @property
     def words(self) -> int:
-        """The size of the vocabulary, words without a code included."""
+        """The size of the vocabulary, including words without a code."""
         return len(self.word_node)
 
     @property
@@ -68,7 +70,7 @@ class Lexicon:
         return len(self.is_final)
 
     def code(self, word: int) -> tuple[int, ...]:
-        """The pieces that spell a word; none for a word without a code."""
+        """The pieces of a word; empty for a word without a code."""
         if self.word_node[word] < 0:
             return ()
         return (*self.node_piece[self.path[word]].tolist(), int(self.word_piece[word]))
@@ -78,7 +80,7 @@ class Lexicon:
 
 
 def spell_words(words: Vocabulary, pieces: WordPieces, labels: Vocabulary) -> Lexicon:
-    """The lexicon of a vocabulary by an inventory; `labels` are the pieces by id, as a source numbers them.
+    """The lexicon of a vocabulary spelled with an inventory of pieces. `labels` gives the ids of the pieces.
 
     A word that cannot be spelled with these labels has no code.
     """
@@ -92,51 +94,69 @@ def spell_words(words: Vocabulary, pieces: WordPieces, labels: Vocabulary) -> Le
 
 
 def lexicon_from_codes(codes: Ragged, is_final: Sequence[bool] | BoolArray) -> Lexicon:
-    """The lexicon in which word y is spelled by row y of `codes`; empty rows, and rows with `<unk>`, are no codes.
+    """The lexicon in which row y of `codes` is the code of word y. An empty row, or one with `<unk>`, is not a code.
 
-    Refuses codes of which one begins another, and those in which another piece than the last is final.
+    Raises:
+        InvariantError: If two codes are equal, or if the last piece of a code is not its only final piece.
     """
     final = np.array(is_final, np.bool_)
-    values, lengths = codes.values, np.diff(codes.offsets)
-    if len(values) and not (values.min() >= 0 and values.max() < len(final)):
-        raise InvariantError("Lexicon: a code has a piece that is not one of the inventory")
-    row = np.repeat(np.arange(len(codes)), lengths)
-    coded = (lengths > 0) & (np.bincount(row, values == UNK, len(codes)) == 0)
-    is_last = np.zeros(len(values), bool)
-    is_last[codes.offsets[1:][lengths > 0] - 1] = True
-    if bool(np.any((final[values] != is_last) & coded[row])):
-        raise InvariantError("Lexicon: the last piece of a code, and no other, must end a word")
-    matrix = np.full((len(codes), int(lengths.max(initial=1))), -1, np.int32)
-    matrix[row, np.arange(len(values)) - codes.offsets[row]] = values
-    order = np.lexsort(matrix.T[::-1])
-    order = order[coded[order]].astype(np.int32)
-    if bool(np.any(np.all(matrix[order[1:]] == matrix[order[:-1]], axis=1))):
-        raise InvariantError("Lexicon: two words have the same code")
+    values = codes.values
+    row = np.repeat(np.arange(len(codes)), np.diff(codes.offsets))
+    is_last, has_code = _check_codes(codes, row, final)
+    order = _code_order(codes, row, has_code)
     node, word_node = _number_nodes(values, codes.offsets, order)
     word_piece = np.full(len(codes), -1, np.int32)
     word_piece[order] = values[codes.offsets[order + 1] - 1]
-    passes = np.flatnonzero(~is_last & coded[row])
-    path_offsets = np.concatenate([[0], np.cumsum(np.bincount(row[passes], minlength=len(codes)))]).astype(np.int64)
-    path = Ragged(node[passes], path_offsets)
-    # Each node but the root is entered by one arc, from the node before it, and each word has an arc of its own.
-    nodes, first = np.unique(node[passes], return_index=True)
-    entered = passes[first]
+    inner = np.flatnonzero(~is_last & has_code[row])
+    path_offsets = np.concatenate([[0], np.cumsum(np.bincount(row[inner], minlength=len(codes)))]).astype(np.int64)
+    # Each node except the root is entered by one arc, from the node before it, and each word has an arc of its own.
+    nodes, first = np.unique(node[inner], return_index=True)
+    entered = inner[first]
     before = np.where(entered == codes.offsets[row[entered]], ROOT, node[entered - 1])
     source = np.concatenate([before, word_node[order]])
     piece = np.concatenate([values[entered], word_piece[order]])
-    dest = np.concatenate([nodes, np.full(len(order), ROOT, np.int32)])
-    output = np.concatenate([np.full(len(nodes), -1, np.int32), order])
     arcs = np.lexsort((piece, source))
-    first_arc = np.searchsorted(source[arcs], np.arange(len(nodes) + 2)).astype(np.int64)
-    node_piece = np.concatenate([[-1], values[entered]]).astype(np.int32)
     return Lexicon(
-        first_arc, piece[arcs], dest[arcs], output[arcs], word_node, word_piece, node_piece, path, order, final
+        first_arc=np.searchsorted(source[arcs], np.arange(len(nodes) + 2)).astype(np.int64),
+        piece=piece[arcs],
+        dest=np.concatenate([nodes, np.full(len(order), ROOT, np.int32)])[arcs],
+        output=np.concatenate([np.full(len(nodes), -1, np.int32), order])[arcs],
+        word_node=word_node,
+        word_piece=word_piece,
+        node_piece=np.concatenate([[-1], values[entered]]).astype(np.int32),
+        path=Ragged(node[inner], path_offsets),
+        order=order,
+        is_final=final,
     )
+
+
+def _check_codes(codes: Ragged, row: LongArray, final: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Whether each position is the last of its row, and whether each row is a code; `row` is the row of a position."""
+    values, lengths = codes.values, np.diff(codes.offsets)
+    if len(values) and not (values.min() >= 0 and values.max() < len(final)):
+        raise InvariantError("Lexicon: a code has a piece that is not in the inventory")
+    has_code = (lengths > 0) & (np.bincount(row, values == UNK, len(codes)) == 0)
+    is_last = np.zeros(len(values), bool)
+    is_last[codes.offsets[1:][lengths > 0] - 1] = True
+    if bool(np.any((final[values] != is_last) & has_code[row])):
+        raise InvariantError("Lexicon: the last piece of a code, and only the last, must end a word")
+    return is_last, has_code
+
+
+def _code_order(codes: Ragged, row: LongArray, has_code: BoolArray) -> IntArray:
+    """The rows that are codes, in lexicographic order; `row` is the row of each position."""
+    matrix = np.full((len(codes), int(np.diff(codes.offsets).max(initial=1))), -1, np.int32)
+    matrix[row, np.arange(len(codes.values)) - codes.offsets[row]] = codes.values
+    rows = np.lexsort(matrix.T[::-1])
+    order: IntArray = rows[has_code[rows]].astype(np.int32)
+    if bool(np.any(np.all(matrix[order[1:]] == matrix[order[:-1]], axis=1))):
+        raise InvariantError("Lexicon: two words have the same code")
+    return order
 
 
 @kernel
 def _number_nodes(values: IntArray, offsets: LongArray, order: IntArray) -> tuple[IntArray, IntArray]:
-    """For each position of a code the node reached behind it (the root behind the last), for each word its q_y."""
+    """For each position of a code, the node after it (the root after the last); and q_y for each word."""
     node, word_node = np.zeros(len(values), np.int32), np.full(len(offsets) - 1, -1, np.int32)
     nodes, previous, shared = 1, 0, 0
     for i in range(len(order)):
@@ -146,7 +166,7 @@ def _number_nodes(values: IntArray, offsets: LongArray, order: IntArray) -> tupl
             shared = 0
             while shared < length - 1 and values[begin + shared] == values[previous + shared]:
                 shared += 1
-        at = 0
+        at = ROOT
         for k in range(end - begin - 1):
             if k < shared:
                 at = node[previous + k]

@@ -1,9 +1,9 @@
-"""A cased model in lower case: the uncased model closest to what it says when capitals are not looked at.
+"""A cased model in lower case: the uncased model with the least KL divergence from the cased one, ignoring case.
 
-How often the cased model says each n-gram is known exactly. Where it reads a word in one casing, it is made to read it
-in all of them, so that nothing of the word is left to the backoff; then the occurrences of all casings of an n-gram add
-up to those of the n-gram in lower case. The KL minimum of these counts is the result. A history in a casing that is no
-state of the cased model counts as the longest end of it that is one, as it does there.
+The expected count of each n-gram of the cased model is known exactly. First, the model is expressed on a topology in
+which a state that reads a word in one casing reads it in all casings, so that no casing of the word is left to the
+backoff. Then the counts of all casings of an n-gram add up to the count of the n-gram in lower case. The result is the
+KL minimum of these counts. A history that is not a state of the cased model counts as its longest suffix that is one.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ from fedgram.text.vocabulary import Vocabulary
 
 
 def lowercase_model(model: NGramModel) -> NGramModel:
-    """The model of the same text in lower case, on the lower-cased topology."""
+    """The model in lower case, on the lower-case topology."""
     lower_words = [uncase(word) for word in model.vocabulary.words]
     words = Vocabulary.of(lower_words)
     new_id = np.array([words.index[word] for word in lower_words], np.int32)
@@ -46,7 +46,7 @@ def lowercase_model(model: NGramModel) -> NGramModel:
 
 
 def _in_all_casings(model: NGramModel, new_id: IntArray) -> Topology:
-    """The topology in which every state reads all casings of the words that it reads."""
+    """The topology in which every state reads all casings of its words; `new_id` is a word's id in lower case."""
     ngrams = ngrams_of(model.topology)
     order = np.argsort(new_id, kind="stable").astype(np.int32)
     sizes = np.bincount(new_id)

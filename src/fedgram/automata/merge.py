@@ -1,4 +1,4 @@
-"""Two models, or two counts, made into one."""
+"""Merging two models or two counts, and changing the unigrams of a model."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,16 +17,16 @@ METHODS = ("linear", "bayes")
 
 
 def merge(a: NGramModel, b: NGramModel, *, weight: float = 0.5, method: str = "linear") -> NGramModel:
-    """The mixture of two models on the union of their n-grams, which may be over different vocabularies.
+    """The mixture of two models on the union of their n-grams; their vocabularies may differ.
 
-    p(w|h) = λ·p_a(w|h) + (1−λ)·p_b(w|h) at every n-gram hw of either, each evaluated with its own backoff; a word that
-    a model does not know has probability 0 in it. `weight` is λ for the linear method; for the Bayesian one the prior,
-    and λ(h) ∝ weight·p_a(h) is how likely it is that a was the one to produce the history.
+    p(w|h) = λ·p_a(w|h) + (1−λ)·p_b(w|h) for every n-gram hw of either model. Each model uses its own backoff, and the
+    probability of a word that it does not know is 0. With the linear method, λ is `weight`. With the Bayesian method,
+    `weight` is the prior of a, and λ(h) ∝ weight·p_a(h) is the posterior probability that a produced the history.
     """
     if method not in METHODS:
         raise FedgramError(f"unknown merging method {method!r}; choose one of {', '.join(METHODS)}")
     if not 0.0 <= weight <= 1.0:
-        raise FedgramError(f"the merging weight must lie between 0 and 1, not {weight}")
+        raise FedgramError(f"the merging weight must be between 0 and 1, not {weight}")
     a, b = renormalize(a), renormalize(b)
     if weight in (0.0, 1.0):
         return a if weight else b
@@ -52,7 +52,7 @@ def _posterior(weight: float, log_a: FloatArray, log_b: FloatArray) -> FloatArra
 
 
 def _history_likelihoods(topology: Topology, log_p: FloatArray) -> FloatArray:
-    """Log p(h): the product of the words' conditional probabilities; that of `<s>` is 1."""
+    """Log p(h): the sum of the log-probabilities of the words of h; that of `<s>` is 0."""
     return _accumulate(entering_arcs(topology), arc_sources(topology), log_p)
 
 
@@ -66,7 +66,7 @@ def _accumulate(entering: IntArray, source: IntArray, log_p: FloatArray) -> Floa
 
 
 def merge_counts(a: NGramCounts, b: NGramCounts, *, weight_a: float = 1.0, weight_b: float = 1.0) -> NGramCounts:
-    """The weighted sum of counts, over the union of n-grams and vocabularies."""
+    """The weighted sum of counts on the union of the n-grams and vocabularies."""
     if not (weight_a >= 0.0 and weight_b >= 0.0):
         raise FedgramError("the weights of counts must be at least 0")
     vocabulary, topology, (arc_a, arc_b) = _unite(a, b)
@@ -77,7 +77,7 @@ def merge_counts(a: NGramCounts, b: NGramCounts, *, weight_a: float = 1.0, weigh
 def _unite(
     a: NGramModel | NGramCounts, b: NGramModel | NGramCounts
 ) -> tuple[Vocabulary, Topology, tuple[IntArray, IntArray]]:
-    """The union of vocabularies, a's words first; the union of n-grams; and where the arcs of a and b went."""
+    """The union of the vocabularies, a's words first; the union of the n-grams; and the new arcs of a and b."""
     vocabulary = Vocabulary.of([*a.vocabulary.words, *b.vocabulary.words])
     ngrams_a, ngrams_b = ngrams_of(a.topology), ngrams_of(b.topology)
     new_id = np.array(vocabulary.encode(b.vocabulary.words), np.int32)
@@ -88,7 +88,7 @@ def _unite(
 
 
 def renumber(model: NGramModel, vocabulary: Vocabulary) -> NGramModel:
-    """The same model over a vocabulary of the same words in another order."""
+    """The same model over a vocabulary with the same words in another order."""
     new_id = np.array([vocabulary.index[word] for word in model.vocabulary.words], np.int32)
     built = relabel(model.topology, new_id, len(vocabulary))
     weight = np.empty(built.topology.arcs)
@@ -97,16 +97,16 @@ def renumber(model: NGramModel, vocabulary: Vocabulary) -> NGramModel:
 
 
 def replace_unigrams(model: NGramModel, frequency: Mapping[str, float], *, weight: float = 1.0) -> NGramModel:
-    """The model with its unigrams in proportion to `frequency`; words that it does not have come in as unigrams.
+    """The model with its unigrams in proportion to `frequency`; new words are added as unigrams.
 
-    The sentence end and `<unk>` keep their probabilities, and so do longer n-grams; the model's words of no frequency
-    get the smallest one that occurs. With a `weight` below 1 the unigrams are mixed with the model's own. Paper: §3.
+    The sentence end, `<unk>` and all longer n-grams keep their probabilities. Words of the model that have no frequency
+    get the smallest positive one. With a `weight` below 1, the unigrams are mixed with the model's own. Paper: §3.
     """
     if not 0.0 <= weight <= 1.0:
-        raise FedgramError(f"the weight of the unigrams must lie between 0 and 1, not {weight}")
+        raise FedgramError(f"the weight of the unigrams must be between 0 and 1, not {weight}")
     given = _frequencies(frequency)
     if not any(word in model.vocabulary for word in given):
-        raise FedgramError("the unigrams share no word with the model's vocabulary")
+        raise FedgramError("the unigrams share no word with the model's vocabulary; check language and case")
     model = _with_words(renormalize(model), given)
     t, own = model.topology, np.exp(model.log_weight)
     labels = t.label[: t.first_arc[1]]
@@ -121,13 +121,13 @@ def replace_unigrams(model: NGramModel, frequency: Mapping[str, float], *, weigh
 
 
 def split_unknown(model: NGramModel, frequency: Mapping[str, float]) -> NGramModel:
-    """The model with the words of `frequency` that it does not have, which share the unigram `<unk>` by frequency.
+    """The model with the new words of `frequency`, which share the probability of the unigram `<unk>` in proportion.
 
-    All else stays: the KL minimum's unigrams are conditional on backing off and better left as they are. What is left
-    for `<unk>` is as much as for the rarest of the new words.
+    Everything else stays the same: the unigrams of a KL minimum are probabilities given a backoff, and marginal
+    frequencies would be worse. `<unk>` keeps as much probability as the rarest of the new words.
     """
     if not model.has_unknown:
-        raise FedgramError("the model has no <unk> whose probability new words could share")
+        raise FedgramError("the model has no <unk> to share with new words; train it with an open vocabulary")
     tail = {word: f for word, f in _frequencies(frequency).items() if word not in model.vocabulary}
     if not tail:
         return renormalize(model)
@@ -140,14 +140,14 @@ def split_unknown(model: NGramModel, frequency: Mapping[str, float]) -> NGramMod
 
 
 def _frequencies(frequency: Mapping[str, float]) -> dict[str, float]:
-    """Those of words that occur, checked."""
+    """The positive frequencies of ordinary words."""
     if not all(np.isfinite(f) and f >= 0 for f in frequency.values()):
         raise FedgramError("word frequencies must be finite and at least 0")
     return {word: f for word, f in frequency.items() if f > 0 and word not in SPECIAL}
 
 
 def _with_words(model: NGramModel, words: Iterable[str]) -> NGramModel:
-    """The model over a vocabulary that has these words too, for now with next to no probability."""
+    """The model over a vocabulary with these words added; their probability is almost 0."""
     vocabulary = Vocabulary.of([*model.vocabulary.words, *words])
     if len(vocabulary) == len(model.vocabulary):
         return model

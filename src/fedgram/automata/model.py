@@ -10,15 +10,19 @@ A model read from a foreign file keeps the file's numbers, which may satisfy N2 
 `renormalize` establishes them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedgram.automata.topology import Topology, backoff_arcs
 from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen
-from fedgram.core.errors import InvariantError
+from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
-from fedgram.text.vocabulary import UNK, Vocabulary
+from fedgram.core.lazy import lazy
+from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary
 
 MIN_LOG = -99.0  # the weight of what has no probability left; OpenGrm's "effective zero"
 MIN_WEIGHT = float(np.exp(MIN_LOG))
@@ -49,7 +53,52 @@ class NGramModel:
         return has_unknown(self.topology)
 
     def __repr__(self) -> str:
-        return f"NGramModel(order {self.topology.order}, {self.topology.arcs} n-grams, {self.vocabulary})"
+        words = len(self.vocabulary) - len(SPECIAL)
+        return f"NGramModel(order {self.topology.order}, {self.topology.arcs:,} n-grams, {words:,} words)"
+
+    @classmethod
+    def train(
+        cls, text: str | Path | Iterable[str], *, order: int = 3, smoothing: str = "katz",
+        vocab: str | Path | Iterable[str] | None = None, max_ngrams: int | None = None, **settings: Any,
+    ) -> "NGramModel":  # fmt: skip
+        """Train a model on text.
+
+        Args:
+            text: A file with one sentence per line and words separated by blanks (.gz is unpacked), or sentences.
+            order: Length of the longest n-gram.
+            smoothing: katz, witten-bell, absolute, kneser-ney or modified-kneser-ney.
+            vocab: The words to use, or a file with one word per line; everything else becomes `<unk>`.
+            max_ngrams: Prune to at most this many n-grams.
+            settings: `higher_order_words`, `min_count` and `open_vocabulary`, as for `fedgram ngram train`.
+        """
+        settings |= {"order": order, "smoothing": smoothing, "vocab": vocab, "max_ngrams": max_ngrams}
+        model: NGramModel = lazy(".automata.training:train_on")(text, **settings)
+        return model
+
+    def score(self, sentence: str) -> float:
+        """The natural logarithm of a sentence's probability, its end included; unknown words are `<unk>`.
+
+        Without `<unk>` in the vocabulary, unknown words are left out.
+        """
+        if not isinstance(sentence, str):
+            raise FedgramError(f"a sentence is text with words separated by blanks, not a {type(sentence).__name__}")
+        log_p: float = lazy(".automata.scoring:score_text")(self, [sentence]).log_p
+        return log_p
+
+    def perplexity(self, text: str | Path | Iterable[str]) -> float:
+        """The perplexity per word and sentence end of a file with one sentence per line, or of sentences."""
+        perplexity: float = lazy(".automata.scoring:score_text")(self, text).perplexity
+        return perplexity
+
+    def sample(self, n: int = 10, *, seed: int = 0) -> list[str]:
+        """Sentences drawn from the model."""
+        sentences: list[str] = lazy(".automata.sampling:sample_texts")(self, n, seed=seed)
+        return sentences
+
+    def prune(self, max_ngrams: int) -> "NGramModel":
+        """The model with its most useful n-grams (by relative entropy), at most `max_ngrams`; unigrams stay."""
+        pruned: NGramModel = lazy(".automata.prune:prune_to_size")(renormalize(self), max_ngrams)
+        return pruned
 
 
 @dataclass(frozen=True, slots=True, eq=False)

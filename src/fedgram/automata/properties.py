@@ -1,20 +1,20 @@
-"""The invariants of topologies and models, each as one predicate in words and code.
+"""Checks of the invariants T1–T6 of topologies and N1–N3 of models.
 
-Tests check them on everything they build, the reader of `.ngram` files on what it reads; `fedgram ngram info` reports
-whether a model sums to one.
+Tests check them on everything they build, and the reader of `.ngram` files on everything it reads. `fedgram ngram info`
+reports whether a model sums to one.
 """
 
 import numpy as np
 
 from fedgram.automata.model import NGramModel, uncovered
-from fedgram.automata.topology import END, Topology, arc_sources, backoff_arcs, entering_arcs, state_lengths
-from fedgram.core.arrays import FloatArray, IntArray, LongArray
+from fedgram.automata.topology import END, Arcs, Topology, arc_sources, backoff_arcs, entering_arcs, state_lengths
+from fedgram.core.arrays import FloatArray, IntArray
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, UNK
 
 
 def topology_faults(topology: Topology, *, words: int | None = None) -> list[str]:
-    """The names of the invariants T1–T4 that do not hold, and of T5–T6 too if the size of the vocabulary is given."""
+    """The names of the invariants T1–T4 that do not hold, and of T5–T6 if the size of the vocabulary is given."""
     t = topology
     if t.first_arc[0] != 0 or bool(np.any(np.diff(t.first_arc) < 0)):
         return ["T1"]
@@ -43,7 +43,7 @@ def _reads_everything(t: Topology, words: int) -> bool:
 
 
 def _leads_to_longest_suffix(t: Topology) -> bool:
-    """By induction on length: (q, x) leads to its own n-gram if that is a state, else where (backoff q, x) leads."""
+    """T6 by induction on length: (q, x) leads to its own n-gram if that is a state, else where (backoff q, x) leads."""
     if bool(np.any((t.dest == END) != (t.label == EOS))) or t.dest.max(initial=0) >= t.states:
         return False
     lengths, sources, entering = state_lengths(t), arc_sources(t), entering_arcs(t)
@@ -60,7 +60,7 @@ def _leads_to_longest_suffix(t: Topology) -> bool:
         return False
     inherited = np.flatnonzero(~own & (lower >= 0) & (t.dest != END))
     at_root = np.flatnonzero(~own & (lower < 0) & (t.dest != END))
-    heirs = np.flatnonzero(own & (lower >= 0))  # the backoff of (q, x)'s own state is where (backoff q, x) leads
+    heirs = np.flatnonzero(own & (lower >= 0))  # if (q, x) is a state, it backs off to where (backoff q, x) leads
     return (
         bool(np.all(t.dest[inherited] == t.dest[lower[inherited]]))
         and bool(np.all(t.dest[at_root] == 0))
@@ -71,17 +71,14 @@ def _leads_to_longest_suffix(t: Topology) -> bool:
 def state_sums(model: NGramModel) -> FloatArray:
     """Σ_x p(x | q) over all labels, for every state q."""
     t = model.topology
-    weight, backoff_weight = np.exp(model.log_weight), np.exp(model.log_backoff)
-    return _state_sums(t.first_arc, t.label, t.backoff, backoff_arcs(t), weight, backoff_weight)
+    return _state_sums(t.arrays, backoff_arcs(t), np.exp(model.log_weight), np.exp(model.log_backoff))
 
 
 @kernel
-def _state_sums(
-    first_arc: LongArray, label: IntArray, backoff: IntArray, lower: IntArray, weight: FloatArray,
-    backoff_weight: FloatArray,
-) -> FloatArray:  # fmt: skip
+def _state_sums(arcs: Arcs, lower: IntArray, weight: FloatArray, backoff_weight: FloatArray) -> FloatArray:
+    first_arc, label, backoff = arcs.first_arc, arcs.label, arcs.backoff
     sums = np.zeros(len(backoff))
-    passed_on = np.zeros(len(backoff))  # what each state gets by backing off
+    passed_on = np.zeros(len(backoff))  # the part of each sum that comes from backing off
     for q in range(len(backoff)):
         explicit, covered = 0.0, 0.0
         for e in range(first_arc[q], first_arc[q + 1]):
@@ -90,7 +87,7 @@ def _state_sums(
                 covered += weight[lower[e]]
         if q:
             room = sums[backoff[q]] - covered
-            if room < 1e-3:
+            if room < 1e-3:  # the difference has cancelled: add up the labels that q does not read
                 room = passed_on[backoff[q]] + uncovered(first_arc, label, q, backoff[q], weight)
             passed_on[q] = backoff_weight[q] * room
         sums[q] = explicit + passed_on[q]
@@ -103,10 +100,10 @@ def normalization_error(model: NGramModel) -> float:
 
 
 def model_faults(model: NGramModel) -> list[str]:
-    """The names of all invariants, T1–T6 and N1–N3, that do not hold.
+    """The names of the invariants T1–T6 and N1–N3 that do not hold.
 
-    Where a state has labels left to back off to, N2 holds only with the backoff weight of N3, so they stand or fall
-    together; where it has none, its backoff weight is never used.
+    N2 and N3 are reported together. For a state that leaves labels to its backoff, N2 holds only with the backoff
+    weight of N3. The backoff weight of any other state is never used.
     """
     faults = topology_faults(model.topology, words=len(model.vocabulary))
     if faults:

@@ -1,4 +1,4 @@
-"""Making a model smaller: keep some n-grams, let the others back off. Relative-entropy pruning after Stolcke (1998)."""
+"""Making a model smaller: relative-entropy pruning after Stolcke (1998). Dropped n-grams are read by backing off."""
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import EOS
 
-_NEVER = 1e-300
+_MIN_HISTORY = 1e-300  # the probability of a history that the model never produces
 
 
 def closed_under_parents(topology: Topology, keep: BoolArray) -> BoolArray:
-    """`keep`, all unigrams, and every n-gram that one of them needs: itself without its first or its last word."""
+    """`keep`, plus all unigrams and all parents: every kept n-gram without its first and without its last word."""
     keep = keep.copy()
     keep[: topology.first_arc[1]] = True
     _close(keep, backoff_arcs(topology), entering_arcs(topology), arc_sources(topology))
@@ -32,7 +32,7 @@ def _close(keep: BoolArray, lower: IntArray, entering: IntArray, source: IntArra
 
 
 def subtopology(topology: Topology, keep: BoolArray) -> Topology:
-    """The topology of the kept arcs, which must be closed under parents; they stay in order."""
+    """The topology of the kept arcs, in the same order. They must be closed under parents."""
     t = topology
     is_state = np.add.reduceat(np.append(keep, False), np.minimum(t.first_arc[:-1], t.arcs)) > 0
     is_state &= np.diff(t.first_arc) > 0
@@ -53,6 +53,7 @@ def subtopology(topology: Topology, keep: BoolArray) -> Topology:
 
 @kernel
 def _longest_kept_suffix(is_state: BoolArray, backoff: IntArray) -> IntArray:
+    """For each state, the first state on its backoff path that is kept."""
     result = np.zeros(len(backoff), np.int32)
     for q in range(1, len(backoff)):
         result[q] = q if is_state[q] else result[backoff[q]]
@@ -60,7 +61,7 @@ def _longest_kept_suffix(is_state: BoolArray, backoff: IntArray) -> IntArray:
 
 
 def keep_ngrams(model: NGramModel, keep: BoolArray) -> NGramModel:
-    """The model with only these n-grams and what they need; their probabilities stay, backoff weights are refitted."""
+    """The model with only these n-grams and their parents, with the same probabilities and new backoff weights."""
     keep = closed_under_parents(model.topology, keep)
     return model_from_weights(subtopology(model.topology, keep), model.vocabulary, np.exp(model.log_weight[keep]))
 
@@ -75,16 +76,16 @@ def prune_to_threshold(model: NGramModel, theta: float) -> NGramModel:
 def prune_to_size(
     model: NGramModel, max_ngrams: int, *, split_ties: bool = False, expected_histories: bool = False
 ) -> NGramModel:
-    """The most useful n-grams, at most `max_ngrams` of them; unigrams are never dropped.
+    """The model with its highest-scoring n-grams, at most `max_ngrams` of them; unigrams are never dropped.
 
-    N-grams of equal use stay or go together, so that the result does not depend on how words are numbered; with
-    `split_ties` the shorter and earlier of them stay, and the budget is met exactly. See `relative_entropy_scores` for
-    `expected_histories`.
+    N-grams of equal score are kept or dropped together, so the result does not depend on the numbering of the words.
+    With `split_ties` the shorter and earlier of them are kept, so that exactly `max_ngrams` remain. See
+    `relative_entropy_scores` for `expected_histories`.
     """
     unigrams = int(model.topology.first_arc[1])
     if max_ngrams < unigrams:
         raise FedgramError(
-            f"cannot prune to {max_ngrams} n-grams: the vocabulary alone has {unigrams} unigrams; ask for more n-grams"
+            f"cannot prune to {max_ngrams} n-grams: the vocabulary has {unigrams} unigrams; allow at least that many"
         )
     if max_ngrams >= model.topology.arcs:
         return model
@@ -93,9 +94,9 @@ def prune_to_size(
 
 
 def best_ngrams(scores: FloatArray, count: int, *, split_ties: bool = False) -> BoolArray:
-    """The `count` n-grams of highest score; fewer where the cut would run through equal scores, unless told to split.
+    """The `count` n-grams with the highest scores; fewer if the cut falls between equal scores, unless `split_ties`.
 
-    Where no n-gram scores higher than its parents, the result is closed under parents.
+    If no n-gram scores higher than its parents, the result is closed under parents.
     """
     ranked = np.argsort(-scores, kind="stable")
     if not split_ties:
@@ -107,21 +108,22 @@ def best_ngrams(scores: FloatArray, count: int, *, split_ties: bool = False) -> 
 
 
 def _tied(better: float, worse: float) -> bool:
-    return bool(np.isfinite(better) and better - worse <= 1e-9 * abs(better))  # closer than the scores' own rounding
+    return bool(np.isfinite(better) and better - worse <= 1e-9 * abs(better))  # within the scores' rounding error
 
 
 def relative_entropy_scores(model: NGramModel, *, expected_histories: bool = False) -> FloatArray:
-    """By how many nats a word the model changes if an n-gram is dropped; for an n-gram that others need, at least
-    as much as for them; infinite for unigrams.
+    """The change of the model in nats per word if an n-gram is dropped.
 
-    A history's probability is the product of its words' weights, as Stolcke has it, which is little for words that
-    come up mostly in longer n-grams, such as those with the capital of a first word; or if `expected_histories`, how
-    often the model says it, for which the model must be normalised.
+    The score of an n-gram is at least that of every n-gram it is a parent of. The score of a unigram is infinite.
+
+    The probability of a history is the product of the weights of its words, as in Stolcke's paper. This is too small
+    for words that occur mostly in longer n-grams, such as the capitalised first word of a sentence. With
+    `expected_histories` it is the expected frequency of the history; the model must then be normalised.
     """
     t = model.topology
     lower, entering, source = backoff_arcs(t), entering_arcs(t), arc_sources(t)
     history = _expected_log_probs(model) if expected_histories else _history_log_probs(model, entering, source)
-    scores = _relative_entropy(t.first_arc, t.backoff, lower, history, model.log_weight, model.log_backoff)
+    scores = _relative_entropy(t.first_arc, lower, history, model.log_weight, model.log_backoff)
     _raise_parents(scores, lower, entering, source)
     return scores
 
@@ -133,9 +135,9 @@ def _history_log_probs(model: NGramModel, entering: IntArray, source: IntArray) 
 
 
 def _expected_log_probs(model: NGramModel) -> FloatArray:
-    """Log p(h) by how often the model passes through h; all its positions pass through the empty history."""
+    """Log p(h) as the share of the model's visits that pass through h; all pass through the empty history."""
     _, through = summed_counts(counts_from_visits(model, expected_visits(model, tolerance=1e-9), 1.0))
-    log_p: FloatArray = np.log(np.maximum(through / through[0], _NEVER))
+    log_p: FloatArray = np.log(np.maximum(through / through[0], _MIN_HISTORY))
     return log_p
 
 
@@ -143,7 +145,7 @@ def _expected_log_probs(model: NGramModel) -> FloatArray:
 def _accumulate_history(
     entering: IntArray, source: IntArray, log_weight: FloatArray, start: int, log_end: float
 ) -> FloatArray:
-    """Log p(h), word by word from the unigrams on; p(<s>) is the probability of a sentence end."""
+    """Log p(h) as a sum over the words of h; p(<s>) is the probability of a sentence end."""
     result = np.zeros(len(entering))
     for q in range(1, len(entering)):
         if q == start:
@@ -155,12 +157,15 @@ def _accumulate_history(
 
 @kernel
 def _relative_entropy(
-    first_arc: LongArray, backoff: IntArray, lower: IntArray, log_history: FloatArray, log_weight: FloatArray,
-    log_backoff: FloatArray,
-) -> FloatArray:  # fmt: skip
-    """−p(h)·{ p·[log p' + log α' − log p] + N·[log α' − log α] } with α' = (N + p)/(D + p')."""
+    first_arc: LongArray, lower: IntArray, log_history: FloatArray, log_weight: FloatArray, log_backoff: FloatArray
+) -> FloatArray:
+    """−p(h)·{ p·[log p' + log α' − log p] + N·[log α' − log α] } with α' = (N + p)/(D + p').
+
+    p = p(w|h) and p' = p(w|h') are the probabilities of the n-gram and of its backoff, α and α' the backoff weights of
+    h with and without the n-gram. N = 1 − Σ p and D = 1 − Σ p' are sums over all n-grams of h.
+    """
     scores = np.full(len(log_weight), np.inf)
-    for q in range(1, len(backoff)):
+    for q in range(1, len(log_backoff)):
         N, D = 1.0, 1.0
         for e in range(first_arc[q], first_arc[q + 1]):
             N -= np.exp(log_weight[e])
@@ -176,6 +181,7 @@ def _relative_entropy(
 
 @kernel
 def _raise_parents(scores: FloatArray, lower: IntArray, entering: IntArray, source: IntArray) -> None:
+    """Raise the score of every parent to that of its n-grams, longest n-grams first."""
     for e in range(len(scores) - 1, -1, -1):
         if lower[e] >= 0:
             scores[lower[e]] = max(scores[lower[e]], scores[e])

@@ -1,6 +1,9 @@
-"""What a model says of sentences: log-probabilities and perplexity."""
+"""Log-probabilities and perplexity of sentences under a model."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,15 +12,35 @@ from fedgram.automata.topology import find_arc
 from fedgram.core.arrays import FloatArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
+from fedgram.text.corpus import corpus_of, read_corpus
 from fedgram.text.vocabulary import EOS, UNK
+
+
+class WeightedArcs(NamedTuple):
+    """The arrays of a model as one argument for kernels, in the order in which `step` takes them.
+
+    The first four are those of the topology, `log_weight` is per arc and `log_backoff` per state.
+    """
+
+    first_arc: LongArray
+    label: IntArray
+    dest: IntArray
+    backoff: IntArray
+    log_weight: FloatArray
+    log_backoff: FloatArray
+
+
+def weighted_arcs(model: NGramModel) -> WeightedArcs:
+    """The arrays of a model as one argument for kernels."""
+    return WeightedArcs(*model.topology.arrays, model.log_weight, model.log_backoff)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Totals over a text; `words` includes `oov`, sentence ends are not words.
+    """Totals over a text. `words` includes `oov`, the out-of-vocabulary words; sentence ends are not words.
 
-    An out-of-vocabulary word is scored as `<unk>`. If the model has no `<unk>` it cannot be scored: it is left out of
-    `nats` and of the perplexity, and the next word is read without history.
+    An out-of-vocabulary word is scored as `<unk>`. A model without `<unk>` cannot score it: the word does not count in
+    `nats` or the perplexity, and the next word is read at the empty history.
     """
 
     sentences: int
@@ -27,6 +50,11 @@ class Score:
     nats: float
 
     @property
+    def log_p(self) -> float:
+        """The natural logarithm of the text's probability."""
+        return -self.nats
+
+    @property
     def perplexity(self) -> float:
         """exp(nats / symbols), where every scored word and every sentence end is a symbol."""
         symbols = self.words + self.sentences - (0 if self.oov_scored else self.oov)
@@ -34,15 +62,11 @@ class Score:
 
 
 def sentence_log_probs(model: NGramModel, sentences: Ragged) -> FloatArray:
-    """Log p of every sentence, its end included; ids are those of the model's vocabulary."""
-    t = model.topology
+    """Log p of every sentence including its end; ids are those of the model's vocabulary."""
     ids = sentences.values
     if len(ids) and not (ids.min() >= 0 and ids.max() < len(model.vocabulary)):
-        raise InvariantError("a word's id is not one of the model's vocabulary")
-    return _score(
-        t.first_arc, t.label, t.dest, t.backoff, model.log_weight, model.log_backoff, t.start,
-        sentences.values, sentences.offsets,
-    )  # fmt: skip
+        raise InvariantError("a word id is outside the model's vocabulary")
+    return _score(weighted_arcs(model), model.topology.start, sentences.values, sentences.offsets)
 
 
 def score(model: NGramModel, sentences: Ragged) -> Score:
@@ -56,12 +80,19 @@ def score(model: NGramModel, sentences: Ragged) -> Score:
     )
 
 
+def score_text(model: NGramModel, text: str | Path | Iterable[str]) -> Score:
+    """Score a file with one sentence per line, or sentences."""
+    words = model.vocabulary
+    corpus = read_corpus([text], words) if isinstance(text, str | Path) else corpus_of(text, words)
+    return score(model, corpus.sentences)
+
+
 @kernel
 def step(
     first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray,
     log_weight: FloatArray, log_backoff: FloatArray, q: int, x: int,
 ) -> tuple[float, int]:  # fmt: skip
-    """(log p(x|q), the state after reading x); (−inf, 0) for a label that nothing reads."""
+    """(log p(x|q), the state after reading x); (−inf, 0) if no state on q's backoff path reads x."""
     total = 0.0
     while True:
         e = find_arc(label, first_arc[q], first_arc[q + 1], x)
@@ -74,16 +105,19 @@ def step(
 
 
 @kernel
-def _score(
-    first_arc: LongArray, label: IntArray, dest: IntArray, backoff: IntArray, log_weight: FloatArray,
-    log_backoff: FloatArray, start: int, values: IntArray, offsets: LongArray,
-) -> FloatArray:  # fmt: skip
+def step_on(a: WeightedArcs, q: int, x: int) -> tuple[float, int]:
+    """`step` with the arrays as one argument."""
+    return step(a.first_arc, a.label, a.dest, a.backoff, a.log_weight, a.log_backoff, q, x)
+
+
+@kernel
+def _score(arcs: WeightedArcs, start: int, values: IntArray, offsets: LongArray) -> FloatArray:
     result = np.zeros(len(offsets) - 1)
     for s in range(len(offsets) - 1):
         q = start
         for i in range(offsets[s], offsets[s + 1] + 1):
             x = values[i] if i < offsets[s + 1] else EOS
-            log_p, q = step(first_arc, label, dest, backoff, log_weight, log_backoff, q, x)
+            log_p, q = step_on(arcs, q, x)
             if log_p > -np.inf:
                 result[s] += log_p
     return result

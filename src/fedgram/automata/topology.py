@@ -1,21 +1,22 @@
 """The unweighted backoff automaton.
 
-A state is an n-gram history, an arc is an n-gram. The arcs of state q are `first_arc[q]:first_arc[q+1]`; arc e reads
-`label[e]` and leads to `dest[e]` (−1 for the sentence end `</s>`, which is a label like any other). What a state does
-not read is read by its backoff state. The sentence start `<s>` is a state but never a label. Paper: §4.
+A state is an n-gram history, and an arc is an n-gram. The arcs of state q are `first_arc[q]:first_arc[q+1]`. Arc e
+reads `label[e]` and leads to `dest[e]`, which is −1 for the sentence end `</s>`. A label that state q has no arc for is
+read by `backoff[q]`. The sentence start `<s>` is a state but never a label. Paper: §4.
 
-Invariants (checked in full by `properties`):
+Invariants (`properties` checks all of them):
 
-- T1  `first_arc` starts at 0, never falls, and ends at the number of arcs.
-- T2  labels rise strictly within a state.
-- T3  state 0 is the empty history, `backoff[0] = −1`, and `backoff[q] < q` elsewhere: states come in the order of
-      their history's length, so a plain loop over states visits every backoff before those that back off to it.
-- T4  backoff-complete: what q reads, `backoff[q]` reads too.
-- T5  (words) state 0 reads the whole vocabulary but `<s>`, and `<unk>` unless the vocabulary is closed.
-- T6  (words) an arc leads to the longest suffix of its n-gram that is a state; `</s>` leads to −1.
+- T1  `first_arc` starts at 0, never decreases, and ends at the number of arcs.
+- T2  The labels of a state increase strictly.
+- T3  State 0 is the empty history, with `backoff[0] = −1`. Elsewhere `backoff[q] < q`. States are sorted by the length
+      of their history, so a plain loop over states visits every backoff state before those that back off to it.
+- T4  The topology is backoff-complete: every label that q reads, `backoff[q]` reads too.
+- T5  (words) State 0 reads every word of the vocabulary except `<s>`. It reads `<unk>` unless the vocabulary is closed.
+- T6  (words) An arc leads to the longest suffix of its n-gram that is a state; `</s>` leads to −1.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +28,18 @@ from fedgram.text.vocabulary import BOS
 END = -1  # the destination of `</s>`
 
 
+class Arcs(NamedTuple):
+    """The arrays of a topology as one argument for kernels; the module docstring describes them."""
+
+    first_arc: LongArray
+    label: IntArray
+    dest: IntArray
+    backoff: IntArray
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """A backoff automaton without weights; see the module for the representation."""
+    """A backoff automaton without weights; the module docstring describes the representation."""
 
     first_arc: LongArray
     label: IntArray
@@ -40,11 +50,16 @@ class Topology:
     def __post_init__(self) -> None:
         shapes_fit = len(self.first_arc) == len(self.backoff) + 1 and len(self.label) == len(self.dest)
         if not shapes_fit or len(self.backoff) == 0 or self.first_arc[-1] != len(self.label):
-            raise InvariantError("Topology: the arrays' lengths do not fit together")
+            raise InvariantError("Topology: the lengths of the arrays do not match")
         if not 0 <= self.start < len(self.backoff) or self.backoff[0] != -1:
-            raise InvariantError("Topology: no start state, or state 0 has a backoff")
+            raise InvariantError("Topology: the start state does not exist, or state 0 has a backoff")
         for array in (self.first_arc, self.label, self.dest, self.backoff):
             frozen(array)
+
+    @property
+    def arrays(self) -> Arcs:
+        """The arrays as one argument for kernels."""
+        return Arcs(self.first_arc, self.label, self.dest, self.backoff)
 
     @property
     def states(self) -> int:
@@ -53,7 +68,7 @@ class Topology:
 
     @property
     def arcs(self) -> int:
-        """|E|, which is also the number of n-grams (`<s>` alone is not counted)."""
+        """|E|, which is the number of n-grams; `<s>` alone is not counted."""
         return len(self.label)
 
     @property
@@ -62,7 +77,7 @@ class Topology:
         return len(self.arcs_by_order())
 
     def arcs_by_order(self) -> list[int]:
-        """Number of n-grams of order 1, 2, …"""
+        """The number of n-grams of order 1, 2, …"""
         lengths = state_lengths(self)
         counts = np.bincount(lengths, weights=np.diff(self.first_arc)).astype(np.int64).tolist()
         while len(counts) > 1 and counts[-1] == 0:
@@ -79,7 +94,7 @@ def arc_sources(topology: Topology) -> IntArray:
 
 
 def state_lengths(topology: Topology) -> IntArray:
-    """The length of each state's history, which is the length of its backoff path."""
+    """The length of each state's history, which is the number of backoff steps to state 0."""
     return _state_lengths(topology.backoff)
 
 
@@ -92,7 +107,7 @@ def _state_lengths(backoff: IntArray) -> IntArray:
 
 
 def entering_arcs(topology: Topology) -> IntArray:
-    """For each state the arc whose n-gram is the state's own history; −1 for state 0 and for `<s>`."""
+    """For each state, the arc whose n-gram is the state's history; −1 for state 0 and `<s>`."""
     lengths, sources = state_lengths(topology), arc_sources(topology)
     entering = np.full(topology.states, -1, np.int32)
     grows = np.flatnonzero(topology.dest >= 0)
@@ -102,7 +117,7 @@ def entering_arcs(topology: Topology) -> IntArray:
 
 
 def backoff_arcs(topology: Topology) -> IntArray:
-    """For each arc (q, x) the arc (backoff[q], x), which T4 guarantees; −1 at state 0."""
+    """For each arc (q, x), the arc (backoff[q], x), which exists by T4; −1 at state 0."""
     return _backoff_arcs(topology.first_arc, topology.label, topology.backoff)
 
 
@@ -120,7 +135,7 @@ def _backoff_arcs(first_arc: LongArray, label: IntArray, backoff: IntArray) -> I
 
 @kernel
 def find_arc(label: IntArray, begin: int, end: int, x: int) -> int:
-    """The arc in `begin:end` that reads x, or −1. Labels rise; where they are dense the first guess hits."""
+    """The arc in `begin:end` that reads x, or −1. Labels increase; where they are consecutive, the first guess hits."""
     if begin >= end:
         return -1
     guess: int = end - 1 - (label[end - 1] - x)
@@ -137,8 +152,25 @@ def find_arc(label: IntArray, begin: int, end: int, x: int) -> int:
     return begin if label[begin] == x else -1
 
 
+@kernel
+def arc_of(arcs: Arcs, q: int, x: int) -> int:
+    """The arc of q itself that reads x, or −1."""
+    return find_arc(arcs.label, arcs.first_arc[q], arcs.first_arc[q + 1], x)
+
+
+@kernel
+def reading_arc(arcs: Arcs, q: int, x: int) -> int:
+    """The arc that reads x after q: of the first state on q's backoff path that has one; −1 if none has."""
+    while q >= 0:
+        e = arc_of(arcs, q, x)
+        if e >= 0:
+            return e
+        q = arcs.backoff[q]
+    return -1
+
+
 def ngram_matrix(topology: Topology) -> tuple[IntArray, IntArray]:
-    """Every arc's n-gram: words left-aligned in one row an arc, padded with −1; and the n-grams' lengths."""
+    """The n-gram of every arc, one row per arc, left-aligned and padded with −1; and the lengths of the n-grams."""
     words, lengths = state_histories(topology)
     sources = arc_sources(topology)
     matrix = np.concatenate([words[sources], np.full((topology.arcs, 1), -1, np.int32)], axis=1)
@@ -148,7 +180,7 @@ def ngram_matrix(topology: Topology) -> tuple[IntArray, IntArray]:
 
 
 def state_histories(topology: Topology) -> tuple[IntArray, IntArray]:
-    """Every state's history, one row a state, left-aligned and padded with −1; and the histories' lengths."""
+    """The history of every state, one row per state, left-aligned and padded with −1; and the lengths."""
     lengths, entering, sources = state_lengths(topology), entering_arcs(topology), arc_sources(topology)
     words = np.full((topology.states, int(lengths.max())), -1, np.int32)
     if topology.start:

@@ -1,7 +1,9 @@
 """From a corpus to a model: count, smooth, drop what is rare, prune to a budget."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -10,52 +12,79 @@ from fedgram.automata.model import NGramCounts, NGramModel
 from fedgram.automata.prune import keep_ngrams, prune_to_size
 from fedgram.automata.smoothing import smooth
 from fedgram.automata.topology import arc_sources, ngram_matrix, state_lengths
+from fedgram.automata.trie import MAX_ORDER
 from fedgram.core.arrays import BoolArray
-from fedgram.core.errors import FedgramError
-from fedgram.text.corpus import Corpus
-from fedgram.text.vocabulary import SPECIAL, UNK
+from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.progress import Begin, silent
+from fedgram.core.settings import AtLeastOne, Between, Settings, chosen, setting
+from fedgram.text.corpus import Corpus, corpus_of, read_corpus
+from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary, read_vocabulary
+
+Smoothing = Literal["katz", "witten-bell", "absolute", "kneser-ney", "modified-kneser-ney"]
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """How to train.
+class NGramOptions(Settings):
+    """How to train an n-gram model on text.
 
-    `higher_order_words`: only this many of the most frequent words take part in n-grams longer than one (paper: 64K);
-    `min_count`: n-grams of order 1, 2, … that occur less often are dropped after smoothing, so that their probability
-    goes to the backoff (the last number holds for all longer ones; unigrams, and what a longer one needs, stay);
-    `max_ngrams`: the
-    budget; `open_vocabulary`: whether `<unk>` gets a probability; by default if the text holds it.
+    Rare n-grams are dropped after smoothing, so that their probability goes to the backoff. Unigrams stay, and so does
+    every n-gram that a longer one needs.
     """
 
-    order: int = 3
-    smoothing: str = "katz"
-    higher_order_words: int = 64_000
-    min_count: Sequence[int] = (1,)
-    max_ngrams: int | None = None
-    open_vocabulary: bool | None = None
+    order: Annotated[int, Between(1, MAX_ORDER)] = setting(3, "Length of the longest n-gram.")
+    smoothing: Smoothing = setting("katz", "Smoothing method.")
+    higher_order_words: AtLeastOne = setting(
+        64_000, "Only this many of the most frequent words are used in n-grams of two and more words."
+    )
+    min_count: Annotated[tuple[int, ...], Between(1)] = setting(
+        (1,), "Drop rarer n-grams: one number per order, such as 1,1,2; the last one counts for all longer n-grams."
+    )
+    open_vocabulary: bool | None = setting(None, "Whether <unk> gets a probability; by default, if the text has it.")
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if len(self.min_count) > self.order:
+            raise InvariantError(f"min_count names {len(self.min_count)} orders, but the model has {self.order}")
 
 
-def train(corpus: Corpus, options: TrainingOptions, on_step: Callable[[str], object] = lambda _: None) -> NGramModel:
-    """The model of a corpus. `on_step` is told what comes next."""
+def train(
+    corpus: Corpus, options: NGramOptions | None = None, *, max_ngrams: int | None = None, begin: Begin = silent,
+    **settings: Any,
+) -> NGramModel:  # fmt: skip
+    """The model of a corpus, pruned to `max_ngrams`. The fields of the options may be given as keywords instead."""
+    options = chosen(NGramOptions, options, settings)
     if not np.any(corpus.sentences.values != UNK):
         raise FedgramError("the vocabulary covers no word of the corpus; check that both are of one language and case")
-    on_step("Counting n-grams")
+    begin("Counting n-grams")
     counts = count_ngrams(
         corpus.sentences, corpus.vocabulary, order=options.order, open_vocabulary=options.open_vocabulary
     )
-    on_step("Smoothing")
+    begin("Smoothing")
     model = smooth(counts, options.smoothing)
     keep = _wanted(counts, options)
     if not keep.all():
-        on_step("Dropping rare n-grams")
+        begin("Dropping rare n-grams")
         model = keep_ngrams(model, keep)
-    if options.max_ngrams is not None:
-        on_step("Pruning")
-        model = prune_to_size(model, options.max_ngrams)
+    if max_ngrams is not None:
+        begin("Pruning")
+        model = prune_to_size(model, max_ngrams)
     return model
 
 
-def _wanted(counts: NGramCounts, options: TrainingOptions) -> BoolArray:
+def train_on(
+    text: str | Path | Iterable[str], *, vocab: str | Path | Iterable[str] | None = None,
+    max_ngrams: int | None = None, **settings: Any,
+) -> NGramModel:  # fmt: skip
+    """The model of a text: a file with one sentence per line, or sentences. See `NGramModel.train`."""
+    words = None
+    if vocab is not None:
+        words = read_vocabulary(vocab) if isinstance(vocab, str | Path) else Vocabulary.of(vocab)
+        settings.setdefault("open_vocabulary", True)
+    corpus = read_corpus([text], words) if isinstance(text, str | Path) else corpus_of(filter(str.split, text), words)
+    return train(corpus, max_ngrams=max_ngrams, **settings)
+
+
+def _wanted(counts: NGramCounts, options: NGramOptions) -> BoolArray:
     t = counts.topology
     keep = np.ones(t.arcs, bool)
     order = state_lengths(t)[arc_sources(t)] + 1

@@ -1,9 +1,9 @@
-"""All n-grams inside runs of words, numbered level by level: how every topology is built.
+"""All n-grams of runs of words, numbered order by order: the basis of every topology.
 
-A *run* is a sentence with its marks, or a single n-gram. The factors of length n of all runs are the n-grams of order
-n; taken together over n they are closed under dropping the first and the last word, which is what a backoff-complete
-topology needs. The n-gram at position i of order n is the pair (n-gram at i of order n−1, word at i+n−1): sorting these
-pairs numbers the n-grams in prefix order, and any position where an n-gram occurs tells its suffix as well.
+A *run* is a sentence with `<s>` and `</s>`, or a single n-gram. The n-grams of order n are all substrings of n words of
+all runs. Together, they are closed under dropping the first and the last word, as a backoff-complete topology requires.
+The n-gram of order n at position i is the pair (n-gram of order n−1 at i, word at i+n−1). Sorting these pairs numbers
+the n-grams in prefix order, and any position at which an n-gram occurs gives its suffix as well.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,9 @@ KeyArray = NDArray[np.uint64]
 class Level:
     """The n-grams of one order, sorted by (parent, word).
 
-    `parent` and `suffix` number the n-grams of the order below without the last and without the first word; `count`
-    is how often each occurs. At order 1 the n-grams are the words of the vocabulary by id.
+    `parent` is the number of the n-gram without its last word, and `suffix` the number without its first word, both
+    among the n-grams of the order below. `count` is the number of occurrences. The n-grams of order 1 are the words of
+    the vocabulary by id.
     """
 
     parent: IntArray
@@ -41,20 +42,20 @@ class Level:
 
 
 def index_runs(runs: Ragged, *, order: int, words: int) -> tuple[list[Level], list[IntArray]]:
-    """Number every factor of every run up to `order`, over a vocabulary of `words` ids.
+    """Number the n-grams of all runs up to `order`, over a vocabulary of `words` ids.
 
-    Returns the levels, and for each order n the number of the n-gram that each run of at least n words begins with
-    (−1 for shorter runs).
+    Returns the levels; and for each order n, the number of the first n-gram of each run, −1 for runs of less than n
+    words.
     """
     if not 1 <= order <= MAX_ORDER:
-        raise InvariantError(f"the order of a model must be between 1 and {MAX_ORDER}, not {order}")
+        raise InvariantError(f"the order must be between 1 and {MAX_ORDER}, not {order}")
     stream, starts = runs.values, runs.offsets[:-1]
     if len(stream) >= 2**31:
         raise FedgramError(
-            "the text has more than 2,147,483,647 words and sentence marks; train on parts and merge counts"
+            "the text has more than 2,147,483,647 words and sentence marks; count it in parts and merge the counts"
         )
     if len(stream) and not (stream.min() >= 0 and stream.max() < words):
-        raise InvariantError("a word's id is not one of the vocabulary's")
+        raise InvariantError("a word id is outside the vocabulary")
     room = _room(runs.offsets, order)
     node = stream
     zeros = np.zeros(words, np.int32)
@@ -73,6 +74,7 @@ def index_runs(runs: Ragged, *, order: int, words: int) -> tuple[list[Level], li
 
 
 def _gather(node: IntArray, starts: LongArray, room: NDArray[np.uint8], n: int) -> IntArray:
+    """The number of the n-gram at the start of each run; −1 for runs of less than n words."""
     result = np.full(len(starts), -1, np.int32)
     if len(node):
         inside = np.minimum(starts, len(node) - 1)
@@ -83,7 +85,7 @@ def _gather(node: IntArray, starts: LongArray, room: NDArray[np.uint8], n: int) 
 
 @kernel
 def _room(offsets: LongArray, order: int) -> NDArray[np.uint8]:
-    """For each position, how many words of its run are left, itself included, at most `order`."""
+    """For each position, the number of words from it to the end of its run, at most `order`."""
     room = np.empty(offsets[-1], np.uint8)
     for r in range(len(offsets) - 1):
         for i in range(offsets[r], offsets[r + 1]):
@@ -95,6 +97,7 @@ def _room(offsets: LongArray, order: int) -> NDArray[np.uint8]:
 def _pair_keys(
     stream: IntArray, node: IntArray, room: NDArray[np.uint8], n: int, words: int
 ) -> tuple[KeyArray, IntArray]:
+    """The pairs (n-gram of order n−1, last word) of all n-grams of order n as sort keys, and their positions."""
     shift = np.uint64(0)
     while (1 << shift) < words:
         shift += np.uint64(1)
@@ -113,7 +116,7 @@ def _pair_keys(
 
 @kernel
 def _radix_sort(keys: KeyArray, positions: IntArray, bits: int, digit_bits: int) -> tuple[KeyArray, IntArray]:
-    """Stable sort of (key, position) pairs by the low `bits` of the key: time linear in their number."""
+    """Stable sort of (key, position) pairs by the low `bits` of the key, in linear time."""
     other_keys, other_positions = np.empty_like(keys), np.empty_like(positions)
     mask = np.uint64((1 << digit_bits) - 1)
     for shift in range(0, bits, digit_bits):
@@ -136,7 +139,7 @@ def _radix_sort(keys: KeyArray, positions: IntArray, bits: int, digit_bits: int)
 def _number(
     keys: KeyArray, positions: IntArray, word_bits: int, length: int
 ) -> tuple[IntArray, IntArray, IntArray, LongArray, IntArray]:
-    """Number the distinct keys in order: (parent, word, first position, count) of each, and the number by position."""
+    """Number the distinct keys: parent, word, first position and count of each; and the number at each position."""
     distinct = 0
     for i in range(len(keys)):
         distinct += i == 0 or keys[i] != keys[i - 1]
@@ -155,11 +158,11 @@ def _number(
 
 
 def topology_of(levels: Sequence[Level], *, open_vocabulary: bool, kept: Sequence[BoolArray] = ()) -> Topology:
-    """The topology whose n-grams are those of the levels.
+    """The topology of the n-grams of the levels.
 
-    Arcs come in the order of the levels, within a level in the level's order, so that arc numbers are n-gram numbers
-    up to an offset (see `first_arc_of_level`). States are the empty history, `<s>`, every n-gram that another one
-    continues, and the n-grams marked in `kept`.
+    Arcs are in the order of the levels and, within a level, in the order of its n-grams. So the number of an arc is the
+    number of its n-gram plus an offset (see `first_arc_of_level`). States are the empty history, `<s>`, every n-gram
+    that another n-gram continues, and the n-grams marked in `kept`.
     """
     states = _states(levels, kept)
     labels = _first_labels(len(levels[0]), open_vocabulary)
@@ -193,12 +196,14 @@ def first_arc_of_level(levels: Sequence[Level], order: int, *, open_vocabulary: 
 
 
 def _first_labels(words: int, open_vocabulary: bool) -> IntArray:
+    """The labels of the empty history."""
     labels = np.arange(words, dtype=np.int32)
     wanted: BoolArray = (labels != BOS) & ((labels != UNK) | open_vocabulary)
     return labels[wanted]
 
 
 def _states(levels: Sequence[Level], kept: Sequence[BoolArray]) -> list[BoolArray]:
+    """For each level, which of its n-grams are states."""
     states = [np.zeros(len(level), bool) for level in levels]
     states[0][BOS] = True
     for n in range(len(levels) - 1, -1, -1):
@@ -211,7 +216,7 @@ def _states(levels: Sequence[Level], kept: Sequence[BoolArray]) -> list[BoolArra
 
 
 def _resolve(levels: Sequence[Level], ids: Sequence[IntArray], n: int) -> IntArray:
-    """For each n-gram of level n, its longest suffix that is a state."""
+    """For each n-gram of `levels[n]`, the state of its longest suffix that is one; END after `</s>`."""
     suffix: NDArray[np.int32] | None = None
     result = ids[n].copy()
     for m in range(n - 1, -1, -1):

@@ -1,31 +1,32 @@
-"""`fedgram capitalize`: put the capitals of a cased n-gram model into text."""
+"""`fedgram ngram capitalize`: put the capitals of a cased n-gram model into text."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from fedgram.cli.console import json_option, show, steps
+from fedgram.cli.commands import Command
+from fedgram.cli.console import show, steps
+from fedgram.cli.parameters import json_option, model_argument
 from fedgram.distill.casing.capitalization import Capitalizer
-from fedgram.formats.models import READERS, model_suffix, read_model
+from fedgram.formats.models import read_model
 from fedgram.text.corpus import open_text, whole_lines
 
 
-def _model_input(_: click.Context, __: click.Parameter, value: str) -> str:
-    model_suffix(value, tuple(READERS))
-    return value
-
-
-@click.command("capitalize")
-@click.argument("model", callback=_model_input)
+@click.command(
+    "capitalize",
+    cls=Command,
+    examples=["fedgram ngram capitalize A_W.arpa test.txt", "fedgram ngram capitalize A_W.arpa test.txt --json"],
+)
+@model_argument("model")
 @click.argument("text", default="-")
 @json_option
 def command(model: str, text: str, as_json: bool) -> None:
-    """Write TEXT with the capitals that MODEL expects, a sentence a line.
+    """Write TEXT with the capitals that a cased MODEL expects, one sentence per line.
 
-    MODEL is an n-gram model of cased text: .arpa .arpa.gz .fst .ngram. TEXT is UTF-8, one sentence a line, words
-    separated by blanks; .gz is unpacked and - is standard input. Its own capitals do not matter. A word that MODEL does
-    not know gets a capital if its last letters and the words before it are those of a name. A blank line stays blank.
+    TEXT is UTF-8, one sentence per line, words separated by blanks; .gz is unpacked and - is standard input. Its own
+    capitals are ignored. A word that MODEL does not have gets a capital if its last letters and the words before it are
+    those of a name. A blank line stays blank.
     """
     with steps() as step:
         step.begin(f"Reading {model}")

@@ -8,8 +8,11 @@ from typing import Any
 import click
 import numpy as np
 
-from fedgram.cli.console import bytes_of, json_option, output_path, show, steps
-from fedgram.core.errors import FedgramError, InputError
+from fedgram.cli.commands import Group
+from fedgram.cli.console import show, steps
+from fedgram.cli.parameters import bytes_of, json_option, output_path, seed_option, with_suffix
+from fedgram.cli.parameters import output_option as file_option
+from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
 from fedgram.text.corpus import open_text, whole_lines
 from fedgram.text.importers import FORMATS, read_messages
@@ -28,24 +31,26 @@ from fedgram.text.synthetic.typists import SyntheticPopulation
 Rows = Iterable[tuple[str, str, str | None]]
 
 
-def _population_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
-    if not value.endswith((".parquet", ".arrow")):
-        raise InputError(value, "has no suffix of a population", remedy="use .parquet, or .arrow for memory mapping")
-    return output_path(ctx, parameter, value)
+output_option = file_option(
+    "Population to write: .parquet (messages as typed) or .arrow (normalised, mapped into memory)",
+    with_suffix(".parquet", ".arrow", what="a population"),
+)
+text_output_option = file_option("Text to write, one sentence per line.")
 
 
-output_option = click.option(
-    "-o", "--output", required=True, callback=_population_output,
-    help="Population to write: .parquet (messages as typed) or .arrow (normalised, mapped into memory)",
-)  # fmt: skip
-
-
-@click.group()
+@click.group(
+    cls=Group,
+    examples=[
+        "fedgram data import chats -o users.parquet",
+        "fedgram data synthesize --users 50 -o users.parquet --supplement supplement.txt --whitelist whitelist.txt",
+    ],
+)
 def group() -> None:
-    """Users and their text: import, generate, describe.
+    """Import, generate and describe users and their text.
 
-    A population is a .parquet file with a message a row (user_id, seq, text, split), or an .arrow file with a user a
-    row, normalised into words and mapped into memory. A user is in exactly one of the splits train, dev and test.
+    A population is a .parquet file with one message per row (user_id, seq, text, split), or an .arrow file with one
+    user per row, normalised into words and mapped into memory. A user is in exactly one of the splits train, dev and
+    test.
     """
 
 
@@ -56,10 +61,19 @@ def _write(path: Path, rows: Rows, on_messages: Any) -> None:
         write_population(path, population_from_messages(rows))
 
 
-@group.command("import")
+@group.command(
+    "import",
+    examples=[
+        "fedgram data import chats -o users.parquet",
+        "fedgram data import messages.csv --user-field who --text-field said -o users.parquet --json",
+    ],
+)
 @click.argument("source")
 @output_option
-@click.option("--format", "kind", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True)
+@click.option(
+    "--format", "kind", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True,
+    help="Format of SOURCE; auto recognises it.",
+)  # fmt: skip
 @click.option("--user-field", help="Column or field that names the user, if it has an unusual name.")
 @click.option("--text-field", help="Column or field with the text, if it has an unusual name.")
 @json_option
@@ -69,7 +83,7 @@ def import_command(
     """Import text by user from many formats.
 
     SOURCE is a folder of text files or folders by user, JSONL, CSV, Parquet, a WhatsApp or Telegram export, or mbox.
-    What cannot be read is counted and reported; what would mix users is refused.
+    What cannot be read is counted and reported. Text that would mix users is refused.
     """
     with steps() as step:
         messages, report = read_messages(Path(source), format=kind, user_field=user_field, text_field=text_field)
@@ -85,27 +99,32 @@ def import_command(
         click.echo(f"  {count:,} {reason}, first at {report.first_places[reason]}")
 
 
-@group.command("synthesize")
-@click.option("--language", type=click.Choice(LANGUAGES), default="en_us", show_default=True)
+@group.command(
+    "synthesize",
+    examples=[
+        "fedgram data synthesize --users 50 -o users.parquet",
+        "fedgram data synthesize --users 50 -o users.arrow --supplement supplement.txt --whitelist whitelist.txt",
+    ],
+)
+@click.option(
+    "--language", type=click.Choice(LANGUAGES), default="en_us", show_default=True, help="Language to type in."
+)
 @click.option("--users", type=click.IntRange(1), default=1000, show_default=True, help="Number of typists.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@seed_option
 @output_option
 @click.option(
     "--supplement",
     callback=output_path,
-    help="Also write well-cased text of another mix of topics, as a server may have.",
+    help="Also write well-cased text with other topics, as a server may have.",
 )
 @click.option("--sentences", type=click.IntRange(1), default=50_000, show_default=True, help="Size of the supplement.")
-@click.option("--whitelist", callback=output_path, help="Also write the language's words in lower case, one a line.")
+@click.option("--whitelist", callback=output_path, help="Also write the language's words in lower case, one per line.")
 @json_option
 def synthesize_command(
     language: str, users: int, seed: int, output: Path, supplement: Path | None, sentences: int, whitelist: Path | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Generate typists with topics, habits and typos.
-
-    The same seed gives the same text.
-    """
+    """Generate typists with topics, habits and typos; the same seed gives the same text."""
     source = SyntheticPopulation(language, seed=seed)
     with steps() as step:
         advance = step.begin(f"Typing as {users:,} users", users)
@@ -141,17 +160,20 @@ def _write_lines(path: Path, lines: Iterable[str]) -> int:
     return count
 
 
-@group.command("text")
+@group.command(
+    "text",
+    examples=[
+        "fedgram data text users.parquet --split train -o train.txt",
+        "fedgram data text users.parquet --split dev --uncased -o dev.txt --json",
+    ],
+)
 @click.argument("population")
-@click.option("--split", type=click.Choice(SPLITS), required=True)
-@click.option("-o", "--output", required=True, callback=output_path, help="Text to write, one sentence a line.")
-@click.option("--uncased", is_flag=True, help="In lower case.")
+@click.option("--split", type=click.Choice(SPLITS), required=True, help="Whose text.")
+@text_output_option
+@click.option("--uncased", is_flag=True, help="Write lower case.")
 @json_option
 def text_command(population: str, split: str, output: Path, uncased: bool, as_json: bool) -> None:
-    """Write the pooled sentences of a split.
-
-    They are normalised: what a server would see if text were collected, to compare with.
-    """
+    """Write the pooled sentences of a split, normalised: what a server would see if it collected text."""
     with steps() as step:
         people = open_population(population, on_rows=step.begin(f"Reading {population}"))
         words = [uncase(word) for word in people.words] if uncased else list(people.words)
@@ -165,16 +187,22 @@ def text_command(population: str, split: str, output: Path, uncased: bool, as_js
     show({"text": str(output), "users": len(people.clients(split)), "sentences": count}, as_json)
 
 
-@group.command("normalize")
+@group.command(
+    "normalize",
+    examples=[
+        "fedgram data normalize book.txt -o corpus.txt",
+        "fedgram data normalize book.txt --uncased -o corpus.txt",
+    ],
+)
 @click.argument("text")
-@click.option("-o", "--output", required=True, callback=output_path, help="Text to write, one sentence a line.")
-@click.option("--uncased", is_flag=True, help="In lower case.")
+@text_output_option
+@click.option("--uncased", is_flag=True, help="Write lower case.")
 @json_option
 def normalize_command(text: str, output: Path, uncased: bool, as_json: bool) -> None:
-    """Bring running text into the form of users' text.
+    """Normalise running text in the same way as users' text.
 
     TEXT is UTF-8 with punctuation; .gz is unpacked and - is standard input. The result is what `fedgram ngram train`
-    reads: sentences of words, one a line, split and cleaned as messages are.
+    reads: one sentence per line, split and cleaned as messages are.
     """
     with steps() as step, open_text(text) as file:
         advance = step.begin(f"Normalising {text}", bytes_of((text,)))
@@ -189,11 +217,17 @@ def normalize_command(text: str, output: Path, uncased: bool, as_json: bool) -> 
     show({"text": str(output), "sentences": count}, as_json)
 
 
-@group.command("info")
+@group.command(
+    "info",
+    examples=[
+        "fedgram data info users.parquet",
+        "fedgram data info users.parquet --json",
+    ],
+)
 @click.argument("population")
 @json_option
 def info_command(population: str, as_json: bool) -> None:
-    """Say how large a population is, never what it wrote."""
+    """Describe how large a population is. No text is shown."""
     with steps() as step:
         people = open_population(population, on_rows=step.begin(f"Reading {population}"))
     show(describe(people), as_json)

@@ -1,55 +1,61 @@
-"""`fedgram distill`: the n-gram model closest to a source, by SampleApprox and its kin."""
+"""`fedgram distill`: n-gram models from a network, or from any other source."""
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import reduce
+import json
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import click
 
-from fedgram.automata.approximate import adopt_topology
-from fedgram.automata.build import union_topology
-from fedgram.automata.compose import with_unknown_as_unigram
-from fedgram.automata.merge import merge
-from fedgram.automata.model import NGramModel, renormalize
-from fedgram.automata.prune import prune_to_size
-from fedgram.automata.topology import Topology
-from fedgram.automata.trie import MAX_ORDER
-from fedgram.cli.console import Steps, json_option, output_path, show, steps
+from fedgram.automata.budget import Budget
+from fedgram.automata.model import NGramModel
+from fedgram.cli.commands import Group, hint
+from fedgram.cli.console import Steps, show, steps, warn
+from fedgram.cli.parameters import (
+    json_option,
+    model_input,
+    model_output_option,
+    output_path,
+    seed_option,
+)
+from fedgram.cli.settings import settings_options
+from fedgram.cli.sizes import size
+from fedgram.core.compute import Compute
 from fedgram.core.errors import InputError
-from fedgram.distill.casing.cap_sample_approx import cased_counting_step, cased_topology
+from fedgram.core.progress import Stopwatch
+from fedgram.core.storage import atomic_write
+from fedgram.distill.algorithm1 import Approximations, final_models
 from fedgram.distill.casing.capitalization import Capitalizer
-from fedgram.distill.casing.cased_words import casing_of
-from fedgram.distill.checkpoint import Checkpoint
-from fedgram.distill.inferred_topology import InferenceOptions, infer_model, infer_word_model
-from fedgram.distill.nn2wfa import PieceNN2WFA, count_by_pieces, fit_within
-from fedgram.distill.sample_approx import Counting, CountingOptions, Fit, Ranks, count_samples, counting_step, fit
-from fedgram.distill.source import SourceModel
-from fedgram.distill.sources import DEVICES, counting_options, join_ranks_of, open_source, pieces_of
-from fedgram.distill.spelling import SpellsItself, spellable_words
-from fedgram.formats.models import READERS, WRITABLE, model_suffix, read_model, write_model
-from fedgram.text.vocabulary import SPECIAL, Vocabulary
-from fedgram.text.wordpieces import WordPieces
+from fedgram.distill.distillation import DistillationOptions, Running, distill, distill_onto, normalized
+from fedgram.distill.sample_approx import Fit
+from fedgram.distill.sources import as_source, join_ranks_of
+from fedgram.formats.models import is_model, read_model, write_model
+from fedgram.text.unigrams import read_unigrams
+from fedgram.text.wordpieces import load_pieces
 
 INFER = "infer"
+Report = dict[str, Any]
 
 
-def model_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
-    """A model that can be written."""
-    path = output_path(ctx, parameter, value)
-    model_suffix(value, WRITABLE)
-    return path
+class _DistillGroup(Group):
+    """Accepts `fedgram distill SOURCE …`, as earlier versions did."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            hint("fedgram distill SOURCE", "fedgram distill model SOURCE")
+            args = ["model", *args]
+        return super().resolve_command(ctx, args)
 
 
-def model_input(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """A model that can be read, by its name."""
-    if value is not None:
-        model_suffix(value, tuple(READERS))
-    return value
+@click.group(
+    cls=_DistillGroup,
+    examples=[
+        "fedgram distill model R_W.safetensors --topology infer --samples 2000 --infer-samples 2000 -o model.arpa",
+        "fedgram distill workflow --words R_W.safetensors --external A_W.arpa --samples 2000 --infer-samples 2000 "
+        "-o models",
+    ],
+)
+def group() -> None:
+    """Turn a network, or any other source, into n-gram models."""
 
 
 def _topology_input(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -59,70 +65,13 @@ def _topology_input(ctx: click.Context, parameter: click.Parameter, value: tuple
     return value
 
 
-@dataclass
-class Phases:
-    """The seconds that each phase took, by name."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Time a phase; several of one name add up."""
-        began = perf_counter()
-        yield
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + perf_counter() - began, 3)
-
-
-def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What all distilling commands ask for."""
-    for option in reversed(
-        [
-            click.option(
-                "--samples",
-                type=click.IntRange(1),
-                default=1_000_000,
-                show_default=True,
-                help="Number of sampled sentences to count.",
-            ),
-            click.option(
-                "--max-ngrams",
-                type=click.IntRange(1),
-                default=1_500_000,
-                show_default=True,
-                help="Maximum number of n-grams of a model.",
-            ),
-            click.option(
-                "--order",
-                type=click.IntRange(1, MAX_ORDER),
-                default=4,
-                show_default=True,
-                help="Longest n-gram of an inferred topology.",
-            ),
-            click.option(
-                "--infer-samples",
-                type=click.IntRange(1),
-                default=1_000_000,
-                show_default=True,
-                help="Samples from which a topology is inferred.",
-            ),
-            click.option("--seed", type=int, default=7, show_default=True, help="Seed of the samples."),
-            click.option(
-                "--workers",
-                type=click.IntRange(1),
-                default=os.cpu_count() or 1,
-                show_default="all cores",
-                help="Number of threads; does not change the result.",
-            ),
-            click.option(
-                "--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Where networks run."
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-@click.command("distill")
+@group.command(
+    "model",
+    examples=[
+        "fedgram distill model R_W.safetensors --topology infer --samples 2000 --infer-samples 2000 -o model.arpa",
+        "fedgram distill model R_W.safetensors --topology A_W.arpa --casing A_W.arpa --samples 2000 -o model.arpa",
+    ],
+)
 @click.argument("source")
 @click.option(
     "--topology", "topologies", required=True, multiple=True, callback=_topology_input,
@@ -133,174 +82,67 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Size limit of each topology before pruning, as a multiple of --max-ngrams.",
 )  # fmt: skip
 @click.option("--casing", callback=model_input, help="Cased n-gram model that gives an uncased source its capitals.")
-@click.option(
-    "--pieces",
-    "pieces_path",
-    help="Word pieces of the source; networks carry them.",
-)
-@sampling_options
-@click.option(
-    "-o", "--output", required=True, callback=model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
-)
+@click.option("--pieces", "pieces_path", help="Word pieces of the source; not needed for networks, which contain them.")
+@settings_options(DistillationOptions, "options", without=["uncased_first", "capital_samples"])
+@settings_options(Budget, "budget", without=["max_words"])
+@settings_options(Compute, "compute")
+@seed_option
+@model_output_option
 @click.option(
     "--counts", callback=output_path, help="File that keeps the counts; an interrupted count resumes from it."
 )
 @json_option
-def command(
-    source: str, topologies: tuple[str, ...], room: float, casing: str | None, pieces_path: str | None, samples: int,
-    max_ngrams: int, order: int, infer_samples: int, seed: int, workers: int, device: str, output: Path,
-    counts: Path | None, as_json: bool,
+def model_command(
+    source: str, topologies: tuple[str, ...], room: float, casing: str | None, pieces_path: str | None,
+    options: DistillationOptions, budget: Budget, compute: Compute, seed: int, output: Path, counts: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Find the n-gram model closest to SOURCE.
 
-    SOURCE is a model that can be sampled and asked for probabilities: a network (.safetensors) or an n-gram model
-    (.arpa .arpa.gz .fst .ngram), of words or, with --pieces, of word pieces; or hf:FOLDER, a causal language model of
-    Hugging Face's in a local folder, read by the word pieces of its own tokenizer. Under torchrun the samples of a
-    network are shared among the processes. The result has the n-grams of --topology. It is found by SampleApprox:
-    sampled sentences leave their probabilities on the topology's arcs, and the model with the least KL divergence from
-    them is taken. Where the topologies have more n-grams than --max-ngrams, that model is pruned by relative entropy,
-    and fitted again to the same counts.
+    SOURCE is a network (.safetensors), an n-gram model (.arpa .arpa.gz .fst .ngram), or hf:FOLDER, a causal Hugging
+    Face language model in a local folder. It may be a model of words or of word pieces.
+
+    The result has the n-grams of --topology. Sentences are sampled from SOURCE, and their probabilities are counted on
+    these n-grams (SampleApprox). The result is the model with the least KL divergence from the counts. If there are
+    more n-grams than --max-ngrams, it is pruned by relative entropy and fitted again.
 
     With `infer`, the n-grams are taken from separate samples of the source and pruned to --max-ngrams; samples of word
     pieces are first converted to words. Words of the topology that a source of word pieces cannot spell become <unk>.
     A warning is printed if more than 10 % of the n-grams were never visited by a sample, so that their probabilities
     are estimated from shorter histories.
 
-    KL divergence and cross-entropy are in nats per sentence, over the samples; `before` is the average of the source's
-    probabilities, `after` the KL minimum.
+    KL divergence and cross-entropy are in nats per sentence, over the samples: `before` of the model with averaged
+    probabilities, `after` of the fitted model. Under torchrun, processes share the samples of a network.
     """
-    phases, ranks = Phases(), join_ranks_of(source)
+    watch, ranks = Stopwatch(), join_ranks_of(source)
     with steps() as step:
-        with phases.timed("reading"):
+        with watch.timing("reading"):
             step.begin(f"Reading {source}")
-            model = open_source(source, device=device)
-            pieces = pieces_of(model, pieces_path)
-            capitalizer = Capitalizer(renormalize(read_model(casing))) if casing else None
-        with phases.timed("topology"):
-            of_pieces = pieces is not None or isinstance(model, SpellsItself)
-            own = casing_of(capitalizer, model.vocabulary) if capitalizer and not of_pieces else None
-            inference = InferenceOptions(
-                samples=infer_samples, order=order, max_ngrams=int(room * max_ngrams), workers=workers, ranks=ranks
-            )
-            if pieces:
-                _check_pieces(model.vocabulary, pieces, source)
-            targets = []
-            for name in topologies:
-                step.begin("Inferring the topology" if name == INFER else f"Reading {name}")
-                if name == INFER and of_pieces:
-                    targets.append(infer_word_model(model, pieces, inference, seed=seed, capitalizer=capitalizer))
-                elif name == INFER:
-                    targets.append(infer_model(model, inference, seed=seed, casing=own))
-                else:
-                    targets.append(prune_to_size(renormalize(read_model(name)), inference.max_ngrams))
-        checkpoint = Checkpoint(counts) if counts else None
-        work = _Distillation(model, step, phases, samples, seed, workers, checkpoint, ranks)
-        if of_pieces:
-            result = work.by_pieces(model, pieces, capitalizer, reduce(merge, targets))
-        elif own:
-            cased = _joined([cased_topology(t, model, own) for t in targets], len(own.vocabulary))
-            result = work.fitted(cased_counting_step(model, own, cased, seed), own.vocabulary)
-        else:
-            result = work.by_words(model, targets)
-        if result.model.topology.arcs > max_ngrams:
-            with phases.timed("minimizing"):
-                step.begin("Pruning, and fitting again")
-                result = fit_within(result, max_ngrams)
+            opened = as_source(source, compute)
+            pieces = load_pieces(pieces_path) if pieces_path else None
+            targets = [None if name == INFER else _read(step, name) for name in topologies]
+            cased = _read(step, casing) if casing else None
+        found = distill_onto(
+            opened, targets, options, casing=cased, max_ngrams=budget.max_ngrams, room=room, pieces=pieces, seed=seed,
+            running=Running(compute, ranks, counts=counts, begin=step.begin),
+        )  # fmt: skip
         if ranks.rank:
             return
-        with phases.timed("writing"):
+        with watch.timing("writing"):
             step.begin(f"Writing {output}")
-            write_model(result.model, output)
-    figures = fit_figures(result, samples) | size(result.model)
-    show({"model": str(output), **figures, "seconds": phases.seconds}, as_json)
-    warn(result.warning, work.warning)
+            write_model(found.model, output)
+    seconds = {"reading": watch.seconds["reading"], **found.seconds, "writing": watch.seconds["writing"]}
+    figures = _figures(found.fit, options.samples) | size(found.model)
+    show({"model": str(output), **figures, "seconds": seconds}, as_json)
+    warn(*found.warnings)
 
 
-def warn(*warnings: str | None) -> None:
-    """Print those that there are on standard error, one per line."""
-    for warning in filter(None, warnings):
-        click.echo(f"fedgram: warning: {warning}", err=True)
+def _read(step: Steps, path: str) -> NGramModel:
+    step.begin(f"Reading {path}")
+    return read_model(path)
 
 
-def _joined(topologies: list[Topology], words: int) -> Topology:
-    return topologies[0] if len(topologies) == 1 else union_topology(topologies, words)[0]
-
-
-def _check_pieces(labels: Vocabulary, pieces: WordPieces, source: str) -> None:
-    others = len(set(labels.words[len(SPECIAL) :]) - set(pieces.pieces))
-    if others:
-        remedy = "train it on text that `fedgram pieces encode` wrote with the same pieces"
-        raise InputError(source, f"{others} of its labels are not word pieces of --pieces", remedy=remedy)
-
-
-@dataclass
-class _Distillation:
-    """Counts and fits, and says so."""
-
-    source: SourceModel
-    step: Steps
-    phases: Phases
-    samples: int
-    seed: int
-    workers: int
-    checkpoint: Checkpoint | None
-    ranks: Ranks
-    warning: str | None = None
-
-    def options(self) -> CountingOptions:
-        advance = self.step.begin("Counting samples", self.samples // self.ranks.size, unit="samples")
-        return counting_options(self.source, self.workers, self.checkpoint, advance, self.ranks)
-
-    def fitted(self, counting: Counting, vocabulary: Vocabulary) -> Fit:
-        """Count, then minimise."""
-        with self.phases.timed("counting"):
-            counted = count_samples(counting, self.samples, self.options())
-        with self.phases.timed("minimizing"):
-            self.step.begin("Minimising the divergence")
-            return fit(counting.finish(counted), vocabulary, entropy=counted.source_entropy)
-
-    def by_words(self, source: SourceModel, targets: list[NGramModel]) -> Fit:
-        """SampleApprox."""
-        words = source.vocabulary
-        adopted = [adopt_topology(t.topology, t.vocabulary, words, open_vocabulary=source.has_unknown) for t in targets]
-        return self.fitted(counting_step(source, _joined(adopted, len(words)), self.seed), words)
-
-    def by_pieces(
-        self, source: SourceModel, pieces: WordPieces | None, capitalizer: Capitalizer | None, target: NGramModel
-    ) -> Fit:
-        """NN2WFA_P with capitals, else the counts on B brought back to the topology."""
-        if capitalizer:
-            nn2wfa = PieceNN2WFA(
-                source, capitalizer, [target], pieces=pieces,
-                samples=self.samples, seed=self.seed, options=self.options(),
-            )  # fmt: skip
-            self.warning = _left_out(nn2wfa.unspelled)
-            with self.phases.timed("counting"):
-                _ = nn2wfa.counts
-            with self.phases.timed("minimizing"):
-                self.step.begin("Minimising the divergence, and capitalising")
-                return nn2wfa(target)
-        words = spellable_words(source, pieces, target.vocabulary)
-        self.warning = _left_out(len(target.vocabulary) - len(words))
-        adopted = adopt_topology(target.topology, target.vocabulary, words, open_vocabulary=True)
-        topology = with_unknown_as_unigram(adopted, len(words))
-        with self.phases.timed("counting"):
-            counts = count_by_pieces(
-                source, pieces, topology, words, samples=self.samples, seed=self.seed, options=self.options()
-            )
-        with self.phases.timed("minimizing"):
-            self.step.begin("Minimising the divergence")
-            return fit(counts, words)
-
-
-def _left_out(unspelled: int) -> str | None:
-    if not unspelled:
-        return None
-    return f"{unspelled:,} of the topology's words cannot be spelled with the source's word pieces and become <unk>"
-
-
-def fit_figures(result: Fit, samples: int) -> dict[str, Any]:
-    """What a fit has to say, for people and machines."""
+def _figures(result: Fit, samples: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"samples": samples, "positions": round(float(result.counts.visits.sum()))}
     figures |= {"cross_entropy_before": result.before, "cross_entropy_after": result.after}
     if result.entropy is not None:
@@ -308,7 +150,96 @@ def fit_figures(result: Fit, samples: int) -> dict[str, Any]:
     return figures | {"unvisited_states": result.unvisited, "unvisited_ngrams": result.unvisited_ngrams}
 
 
-def size(model: NGramModel) -> dict[str, Any]:
-    """How large a model is."""
-    t = model.topology
-    return {"order": t.order, "ngrams_by_order": t.arcs_by_order(), "ngrams": t.arcs, "states": t.states}
+def _folder(_: click.Context, __: click.Parameter, value: str) -> Path:
+    path = Path(value)
+    if path.exists() and not path.is_dir():
+        raise InputError(path, "is not a folder", remedy="name a folder to write to")
+    return path
+
+
+@group.command(
+    "workflow",
+    examples=[
+        "fedgram distill workflow --words R_W.safetensors --external A_W.arpa --samples 2000 --infer-samples 2000 "
+        "-o models",
+        "fedgram distill workflow --words R_W.safetensors --external A_W.arpa --unigrams U.unigrams --samples 2000 "
+        "--infer-samples 2000 --uncased-first -o models --json",
+    ],
+)
+@click.option("--words", required=True, help="R_W: uncased source of words, as for `fedgram distill model`.")
+@click.option("--pieces-model", help="R_P: uncased source of word pieces.")
+@click.option("--pieces", "pieces_path", help="Its word pieces; networks carry them.")
+@click.option("--external", required=True, callback=model_input, help="A_W: cased n-gram model of other text.")
+@click.option("--unigrams", help="Federated word frequencies, for the final models.")
+@click.option(
+    "--inferred", callback=model_input, help="Cased n-gram model that takes the place of the inferred topology."
+)
+@settings_options(DistillationOptions, "options")
+@settings_options(Budget, "budget")
+@settings_options(Compute, "compute")
+@seed_option
+@click.option("-o", "--output", required=True, callback=_folder, help="Folder for the models and workflow.json.")
+@json_option
+def workflow_command(
+    words: str, pieces_model: str | None, pieces_path: str | None, external: str, unigrams: str | None,
+    inferred: str | None, options: DistillationOptions, budget: Budget, compute: Compute, seed: int, output: Path,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Run Algorithm 1 of the paper: eight n-gram models from two sources.
+
+    A_W_e, A_W_i, A_W_m and A_W_r are the source of words on the topology of A_W, on the topology that it infers itself,
+    the two interpolated, and the source on the topology of that. A_P_e … A_P_r are the same by word pieces. The final
+    models join A_P_r, or A_W_r without word pieces, with the federated frequencies in three ways. Counts are kept in
+    the folder until all is done, so that an interrupted run resumes.
+    """
+    if (pieces_path and not pieces_model) or (pieces_model and is_model(pieces_model) and not pieces_path):
+        raise click.UsageError("--pieces-model and --pieces go together; only networks carry their word pieces")
+    output.mkdir(parents=True, exist_ok=True)
+    ranks, watch = join_ranks_of(words), Stopwatch()
+    report: Report = {"samples": options.samples, "seed": seed, "models": {}, "warnings": []}
+    with steps() as step:
+        A_W = budget.within(normalized(_read(step, external)))
+        found: dict[str, Approximations] = {}
+        for by, source in (("W", words), ("P", pieces_model)):
+            if source is None:
+                continue
+            running = Running(compute, ranks, counts=output / f"counts_{by}", begin=step.begin)
+            given = found["W"].inferred if by == "P" else _read(step, inferred) if inferred else None
+            pieces = load_pieces(pieces_path) if pieces_path and by == "P" else None
+            with watch.timing("pieces" if by == "P" else "words"):
+                found[by] = distill(
+                    source, A_W, options, inferred=given, budget=budget, pieces=pieces, seed=seed, running=running
+                )
+            if not ranks.rank:
+                _save(step, found[by], by, output, report)
+        if ranks.rank:
+            return
+        if unigrams:
+            step.begin("Joining with unigrams")
+            best = found.get("P", found["W"]).refitted
+            for name, final in final_models(best, read_unigrams(unigrams), Capitalizer(A_W), budget).items():
+                _write(final, f"final_{name}", output, report, {})
+        for path in output.glob("counts_[WP]"):
+            path.unlink()
+        report["seconds"] = watch.seconds
+        with atomic_write(output / "workflow.json") as file:
+            file.write(json.dumps(report, indent=1).encode() + b"\n")
+    show({"folder": str(output), **(report if as_json else _short(report))}, as_json)
+    warn(*report["warnings"])
+
+
+def _save(step: Steps, models: Approximations, by: str, folder: Path, report: Report) -> None:
+    step.begin("Writing models")
+    for letter, model in models.by_letter().items():
+        fit = models.fits.get(letter)
+        _write(model, f"A_{by}_{letter}", folder, report, _figures(fit, report["samples"]) if fit else {})
+    report["warnings"] += [f"A_{by}_{letter}: {warning}" for letter, warning in models.warnings().items()]
+
+
+def _write(model: NGramModel, name: str, folder: Path, report: Report, figures: Report) -> None:
+    write_model(model, folder / f"{name}.arpa")
+    report["models"][name] = {**size(model), **figures}
+
+
+def _short(report: Report) -> Report:
+    return {name: f"{about['ngrams']:,} n-grams" for name, about in report["models"].items()}

@@ -8,63 +8,67 @@ from typing import Any
 
 import click
 
-from fedgram.cli.console import json_option, show, steps
-from fedgram.cli.run import execute, running_options
+from fedgram.cli.commands import Group
+from fedgram.cli.console import show, steps
+from fedgram.cli.parameters import json_option, split_option
+from fedgram.cli.run import execute, given_files, population_options, running_options
+from fedgram.cli.settings import settings_options
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.deployment.folder import FederationConfig
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=["fedgram federation init fed", "fedgram federation devices users.parquet --most 3 -o stores"],
+)
 def group() -> None:
-    """Run the federated stages on devices that keep their text, over Flower."""
+    """Run the federated stages on real devices that keep their text, over Flower, a framework for federated learning.
+
+    The usual order: init and serve on the server, join on every device, admit on the server, then run and status.
+    """
 
 
 folder_argument = click.argument("folder", metavar="DIR")
 
 
-@group.command("init")
+@group.command(
+    "init",
+    examples=[
+        "fedgram federation init fed",
+        "fedgram federation init fed --host fed.example.org --masked-with 10",
+    ],
+)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--name", default="federation", show_default=True, help="Letters, digits and hyphens.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Name or address by which devices find the server."
-)
 @click.option("--also", multiple=True, help="Another name or address of the server, for its certificate.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True)
-@click.option(
-    "--tls/--no-tls", default=True, show_default=True, help="Encrypt, and let in no device but those admitted."
-)
-@click.option(
-    "--masked-with",
-    type=click.IntRange(0, 65536),
-    default=3,
-    show_default=True,
-    help="Fewest devices whose sum the server may learn; 0: it sees each device's update.",
-)
-@click.option(
-    "--poll", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between devices' looks."
-)
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="For Prometheus, on loopback; 0: none.")
+@settings_options(FederationConfig, "config", without=["rounds", "pins", "participations", "in_memory"])
 @json_option
-def init_command(folder: Path, also: tuple[str, ...], as_json: bool, **config: Any) -> None:
-    """Make a federation's folder: configuration, keys, certificates, and the app for `flwr run`."""
-    from fedgram.deployment.flower.processes import require_flower
-    from fedgram.deployment.folder import FederationConfig, make_folder
+def init_command(folder: Path, also: tuple[str, ...], config: FederationConfig, as_json: bool) -> None:
+    """Make the folder of a federation: configuration, keys, certificates, and the app for `flwr run`."""
+    from fedgram.deployment.flower.programs import require_flower
+    from fedgram.deployment.folder import make_folder
 
     require_flower()
-    made = make_folder(folder, FederationConfig(**config), also)
+    made = make_folder(folder, config, also)
     about = {"address": made.address, "tls": made.config.tls, "masked_with": made.config.masked_with}
     show({"federation": str(folder), **about, "app": str(made.app)}, as_json)
 
 
-@group.command("devices")
+@group.command(
+    "devices",
+    examples=[
+        "fedgram federation devices users.parquet --most 3 -o stores",
+        "fedgram federation devices users.parquet --split dev -o stores --json",
+    ],
+)
 @click.argument("users")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for the stores.")
-@click.option("--split", default="train", show_default=True, help="Whose users become devices.")
-@click.option("--most", type=click.IntRange(1), help="Users to take, at most.")
+@split_option("train")
+@click.option("--most", type=click.IntRange(1), help="Maximum number of users.")
 @json_option
 def devices_command(users: str, output: Path, split: str, most: int | None, as_json: bool) -> None:
-    """Make device stores from a population, to try a federation out.
+    """Make device stores from a population, to try out a federation.
 
-    Every user becomes DIR/NUMBER.sqlite, where NUMBER is the user's place in the population, as in simulations.
+    Every user becomes OUTPUT/NUMBER.sqlite, where NUMBER is the user's place in the population, as in simulations.
     """
     from fedgram.deployment.store import write_population_stores
 
@@ -76,19 +80,28 @@ def devices_command(users: str, output: Path, split: str, most: int | None, as_j
     show({"devices": written, "messages": messages, "folder": str(output)}, as_json)
 
 
-@group.command("serve")
+@group.command(
+    "serve",
+    examples=[
+        "fedgram federation serve fed",
+        "fedgram federation serve fed --metrics-port 9464",
+    ],
+)
 @folder_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="In place of the configuration's.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), help="Port for Prometheus metrics, instead of the configured one."
+)
 def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
-    """Run the server, until it is ended.
+    """Run the server until stopped.
 
-    Other machines reach the interface for devices and nothing else. Its log is DIR/server/superlink.log.
+    Only the port for devices is open to other machines. Its log is DIR/server/superlink.log.
     """
+    from fedgram.deployment.checks import check_free, check_ready_to_serve
     from fedgram.deployment.flower.processes import start_superlink, wait_until_served
     from fedgram.deployment.folder import open_folder
     from fedgram.deployment.metrics import serve_metrics
-    from fedgram.deployment.supervision import alone, check_free, check_ready_to_serve, keep, log_of
+    from fedgram.deployment.restarts import keep_running, log_of, single_instance
 
     home = open_folder(folder)
     if not home.config.tls and host not in ("127.0.0.1", "localhost", "::1"):
@@ -102,12 +115,12 @@ def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
     def say_when_it_answers() -> None:
         with suppress(FedgramError):
             wait_until_served(home)
-            click.echo(f"serving {home.address}; end it with Ctrl-C", err=True)
+            click.echo(f"serving {home.address}; stop it with Ctrl-C", err=True)
 
     path = log_of(home.server / "superlink.log")
-    with alone(home.server, "the federation is served"), path.open("ab") as log:
+    with single_instance(home.server, "the federation is served"), path.open("ab") as log:
         Thread(target=say_when_it_answers, daemon=True).start()
-        keep(lambda: start_superlink(home, host=host, log=log), lambda: None, path)
+        keep_running(lambda: start_superlink(home, host=host, log=log), lambda: None, path)
 
 
 def _metrics(home: Any) -> str:
@@ -122,12 +135,18 @@ def _metrics(home: Any) -> str:
     return metrics_text(read_status(home.server), by_status)
 
 
-@group.command("admit")
+@group.command(
+    "admit",
+    examples=[
+        "fedgram federation admit fed 7 device-7.pub",
+        "fedgram federation admit fed 8 fed/nodes/device-8/key.pub",
+    ],
+)
 @folder_argument
 @click.argument("number", type=click.IntRange(0))
 @click.argument("key", metavar="KEY.pub", type=click.Path(path_type=Path))
 def admit_command(folder: str, number: int, key: Path) -> None:
-    """Let a device in: its number, and the public key that it made when it first joined."""
+    """Admit a device by its number and the public key that it made when it first joined."""
     from fedgram.deployment.flower.control import admit
     from fedgram.deployment.folder import open_folder
     from fedgram.deployment.keys import read_public_key
@@ -137,26 +156,42 @@ def admit_command(folder: str, number: int, key: Path) -> None:
     click.echo(f"device {number} is admitted", err=True)
 
 
-@group.command("join")
+@group.command(
+    "join",
+    examples=[
+        "fedgram federation join fed --data stores/0.sqlite",
+        "fedgram federation join fed --data stores/0.sqlite --only-when charging --only-when idle",
+    ],
+)
 @folder_argument
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="The device's store: .sqlite")
-@click.option("--port", type=click.IntRange(1, 65535), help="Of this machine, for the device's own use; default: any.")
 @click.option(
-    "--min-messages", type=click.IntRange(0), default=1, show_default=True, help="Less text: not taking part."
+    "--port", type=click.IntRange(1, 65535), help="Local port for the device's own use; by default, any free one."
 )
-@click.option("--only-when", multiple=True, type=click.Choice(["charging", "idle"]), help="Take part only then.")
+@click.option(
+    "--min-messages",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Minimum number of messages a device needs to take part.",
+)
+@click.option(
+    "--only-when", multiple=True, type=click.Choice(["charging", "idle"]), help="Take part only in this state."
+)
 def join_command(folder: str, data: Path, port: int | None, min_messages: int, only_when: tuple[str, ...]) -> None:
-    """Be a device, until it is ended.
+    """Run as a device until stopped.
 
-    The first time, a key is made in DIR/nodes/device-N, and the server must admit it; on the server's own machine that
-    is done at once.
+    The first time, a key is made in DIR/nodes/device-N, and the server must admit it; on the server's own machine it is
+    admitted at once.
     """
+    from fedgram.deployment.checks import check_free, check_reachable
     from fedgram.deployment.flower.control import admit
-    from fedgram.deployment.flower.processes import require_flower, start_supernode
+    from fedgram.deployment.flower.processes import start_supernode
+    from fedgram.deployment.flower.programs import require_flower
     from fedgram.deployment.folder import open_folder
     from fedgram.deployment.keys import free_port, read_public_key, write_device_key
+    from fedgram.deployment.restarts import keep_running, log_of, single_instance, why_refused
     from fedgram.deployment.store import open_store
-    from fedgram.deployment.supervision import alone, check_free, check_reachable, keep, log_of, why_refused
 
     require_flower()
     home, store = open_folder(folder), open_store(data)
@@ -171,9 +206,9 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
         if (home.server / "ca.key").is_file():
             admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
     hooks, path = ",".join(only_when), log_of(own / "log")
-    with alone(own, f"device {store.number} has joined"), path.open("ab") as log:
-        click.echo(f"device {store.number} joins {home.address}; end it with Ctrl-C", err=True)
-        keep(
+    with single_instance(own, f"device {store.number} has joined"), path.open("ab") as log:
+        click.echo(f"device {store.number} joins {home.address}; stop it with Ctrl-C", err=True)
+        keep_running(
             lambda: start_supernode(
                 home, store, port=port or free_port(), min_messages=min_messages, hooks=hooks, log=log
             ),
@@ -182,19 +217,25 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
         )
 
 
-@group.command("status")
+@group.command(
+    "status",
+    examples=[
+        "fedgram federation status fed",
+        "fedgram federation status fed --json",
+    ],
+)
 @folder_argument
 @json_option
 def status_command(folder: str, as_json: bool) -> None:
-    """Say which nodes there are, how the rounds go, and how much privacy they spent."""
-    from fedgram.deployment.flower.control import Unreachable, nodes
+    """Show the devices, the progress of the rounds, and the privacy budget spent."""
+    from fedgram.deployment.flower.control import UnreachableError, nodes
     from fedgram.deployment.folder import open_folder
     from fedgram.deployment.journal import NO_NOISE, read_status
 
     home = open_folder(folder)
     try:
         found: list[dict[str, Any]] | None = nodes(home)
-    except Unreachable:
+    except UnreachableError:
         found = None
     status = read_status(home.server)
     if as_json:
@@ -210,7 +251,7 @@ def status_command(folder: str, as_json: bool) -> None:
         "state": status.get("state", "–"),
         "round": f"{status.get('round', 0)}" + (f" of {rounds}" if (rounds := status.get("rounds")) else ""),
         "committed": status.get("rounds_committed", 0), "abandoned": status.get("rounds_abandoned", 0),
-        **{name: totals.get(name, 0) for name in ("asked", "reports", "late", "bytes_sent", "bytes_received")},
+        **{name: totals.get(name, 0) for name in ("invited", "reports", "late", "bytes_sent", "bytes_received")},
         **{name: ", ".join(f"{n} {why}" for why, n in totals.get(name, {}).items()) or "none"
            for name in ("failed", "refused")},
         "epsilon": f"none: {NO_NOISE}",
@@ -218,13 +259,17 @@ def status_command(folder: str, as_json: bool) -> None:
     show(lines, as_json)
 
 
-@group.command("run")
+@group.command(
+    "run",
+    examples=[
+        "fedgram federation run fed config.toml -w run --until unigrams",
+        "fedgram federation run fed config.toml -w run --dry-run",
+    ],
+)
 @folder_argument
 @click.argument("config", metavar="CONFIG.toml|PRESET")
 @click.option("-w", "--workspace", required=True, type=click.Path(path_type=Path), help="Folder for the run's files.")
-@click.option("--users", help="Dev and test users, in place of the configuration's: .parquet or .arrow")
-@click.option("--supplement", help="Text that a server may see: .txt or .txt.gz")
-@click.option("--whitelist", help="Words that devices may report, lower-case, one a line.")
+@population_options
 @click.option(
     "--shard", "shards", multiple=True, metavar="DIR", type=click.Path(path_type=Path),
     help="A further server that shares the rounds: its federation's folder, or a folder shared with its machine "
@@ -236,11 +281,12 @@ def run_command(
 ) -> None:
     """Do what `fedgram run` does, with unigrams, networks and n-gram counts from the federation's devices.
 
-    It is run on the server's machine, while `federation serve` runs there. An interrupted run resumes, also after its
+    It is run on the server's machine, while `federation serve` runs there. An interrupted run resumes, even if the
     server was killed; after a change, only the affected stages run again. With --shard several servers collect a share
     of every round each, and their sums are added.
     """
-    from fedgram.deployment.flower.processes import require_flower, wait_until_served
+    from fedgram.deployment.flower.processes import wait_until_served
+    from fedgram.deployment.flower.programs import require_flower
     from fedgram.deployment.folder import CONFIG, open_folder
     from fedgram.deployment.stages import Servers, on_federation
     from fedgram.pipeline.config import read_run_config
@@ -248,8 +294,7 @@ def run_command(
     require_flower()
     home = open_folder(folder)
     others = tuple(open_folder(path) if (path / CONFIG).is_file() else _shared_folder(path) for path in shards)
-    given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
-    read = read_run_config(config, given)
+    read = read_run_config(config, given_files(options))
     if not options["dry_run"]:
         for near in (home, *(other for other in others if not isinstance(other, Path))):
             wait_until_served(near, seconds=30)
@@ -262,7 +307,13 @@ def _shared_folder(path: Path) -> Path:
     return path
 
 
-@group.command("collect")
+@group.command(
+    "collect",
+    examples=[
+        "fedgram federation collect fed shared",
+        "fedgram federation collect fed /mnt/shared",
+    ],
+)
 @folder_argument
 @click.argument("shared", metavar="SHARED", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def collect_command(folder: str, shared: Path) -> None:
@@ -271,9 +322,10 @@ def collect_command(folder: str, shared: Path) -> None:
     SHARED is a folder that both machines can write to, for instance over NFS. Run this beside `federation serve`; the
     other machine runs `fedgram federation run … --shard SHARED`. Only sums pass through SHARED.
     """
-    from fedgram.deployment.flower.processes import require_flower, wait_until_served
+    from fedgram.deployment.flower.processes import wait_until_served
+    from fedgram.deployment.flower.programs import require_flower
     from fedgram.deployment.folder import open_folder
-    from fedgram.deployment.keeper import keep_collecting
+    from fedgram.deployment.server_app_runs import keep_collecting
 
     require_flower()
     home = open_folder(folder)

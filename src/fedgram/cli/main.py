@@ -5,65 +5,46 @@ import io
 import os
 import signal
 import sys
-from importlib import import_module
 from typing import Any
 
 import click
 
 from fedgram import __version__
+from fedgram.cli.commands import LazyGroup
 from fedgram.core.errors import FedgramError, MissingDependencyError
 
-_GROUPS = {
-    "bench-device": ("fedgram.cli.bench_device", "Measure the size and speed of an lm.fgram."),
-    "capitalize": ("fedgram.cli.capitalize", "Restore capitals with a cased n-gram model."),
-    "data": ("fedgram.cli.data", "Import, generate and describe populations of users."),
-    "demo": ("fedgram.cli.demo", "Run everything on generated typists, in minutes."),
-    "evaluate": ("fedgram.cli.evaluate", "Measure how well models predict what held-out users type."),
-    "distill": ("fedgram.cli.distill", "Find the n-gram model closest to a source."),
-    "export": ("fedgram.cli.export", "Write a model in the formats of other keyboards and recognisers."),
-    "federation": ("fedgram.cli.federation", "Run the federated stages on devices of their own, over Flower."),
-    "keyboard": ("fedgram.cli.keyboard", "Try an lm.fgram on a keyboard in the browser."),
-    "ngram": ("fedgram.cli.ngram", "Train, prune, merge, approximate, score and convert n-gram models."),
-    "pack": ("fedgram.cli.pack", "Write an n-gram model as an lm.fgram for phones and browsers."),
-    "pretrain": ("fedgram.cli.pretrain", "Train a network on text that a server may see."),
-    "score": ("fedgram.cli.score", "Measure how well a network predicts sentences."),
-    "train": ("fedgram.cli.train", "Train a network on devices that keep their text."),
-    "refit": ("fedgram.cli.refit", "Fit a distilled model to what devices count on their own text."),
-    "pieces": ("fedgram.cli.pieces", "Train and inspect word pieces."),
-    "report": ("fedgram.cli.report", "Write a run's results as a page."),
-    "predict": ("fedgram.cli.predict", "Print the words that an lm.fgram expects next."),
-    "run": ("fedgram.cli.run", "Make a keyboard model from users' text, and report on it."),
-    "unigrams": ("fedgram.cli.unigrams", "Collect word frequencies from devices."),
-    "workflow": ("fedgram.cli.workflow", "Run Algorithm 1: eight n-gram models from two sources."),
+_COMMANDS = {
+    "data": ("fedgram.cli.data", "group", "Import, generate and describe users and their text."),
+    "ngram": ("fedgram.cli.ngram", "group", "Train, prune, merge, score and convert n-gram models."),
+    "network": ("fedgram.cli.network", "group", "Train word pieces, pretrain and score networks."),
+    "federated": ("fedgram.cli.federated", "group", "Collect, train and count on simulated devices."),
+    "distill": ("fedgram.cli.distill", "group", "Turn a network into n-gram models."),
+    "phone": ("fedgram.cli.phone", "group", "Pack, predict, export and measure models for phones."),
+    "federation": ("fedgram.cli.federation", "group", "Run the federated stages on real devices, over Flower."),
+    "evaluate": ("fedgram.cli.evaluate", "command", "Measure how well models predict what held-out users type."),
+    "run": ("fedgram.cli.run", "command", "Make a keyboard model from users' text, and report on it."),
+    "demo": ("fedgram.cli.run", "demo", "Run everything on generated typists, in minutes."),
+    "report": ("fedgram.cli.report", "command", "Write a run's results as a page."),
 }
+_MOVED = {
+    "bench-device": "phone bench", "capitalize": "ngram capitalize", "export": "phone export",
+    "keyboard": "phone keyboard", "pack": "phone pack", "pieces": "network pieces", "predict": "phone predict",
+    "pretrain": "network pretrain", "refit": "federated refit", "score": "network score", "train": "federated train",
+    "unigrams": "federated unigrams", "workflow": "distill workflow",
+}  # fmt: skip
 
 
 # Packages that many modules import at their top: what they are for, and the extra that brings them.
 _EXTRAS = {"torch": ("networks", "neural"), "triton": ("training on a GPU", "neural")}
 
 
-class LazyGroup(click.Group):
-    """A group whose subgroups live in modules that are imported when one of their commands is named."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, without importing anything."""
-        return sorted([*super().list_commands(ctx), *_GROUPS])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, imported now."""
-        if cmd_name in _GROUPS:
-            module = import_module(_GROUPS[cmd_name][0])
-            command: click.Command = getattr(module, "group", None) or module.command
-            return command
-        return super().get_command(ctx, cmd_name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the groups with their one-line help."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _GROUPS[name][1]) for name in self.list_commands(ctx)])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup,
+    places=_COMMANDS,
+    moved=_MOVED,
+    examples=["fedgram demo", "fedgram run --print-preset en_us"],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="fedgram")
 def cli() -> None:
     """Federated learning of n-gram language models for keyboards."""

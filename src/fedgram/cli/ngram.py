@@ -1,6 +1,6 @@
 """`fedgram ngram`: the n-gram toolkit. A model's format follows from its suffix: .arpa .arpa.gz .fst .ngram."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,12 +16,22 @@ from fedgram.automata.properties import normalization_error
 from fedgram.automata.prune import prune_to_size, prune_to_threshold
 from fedgram.automata.sampling import MAX_LENGTH, sample_sentences
 from fedgram.automata.scoring import score
-from fedgram.automata.smoothing import METHODS as SMOOTHING
-from fedgram.automata.training import TrainingOptions, train
-from fedgram.automata.trie import MAX_ORDER
-from fedgram.cli.console import Steps, bytes_of, json_option, output_path, show, steps
+from fedgram.automata.training import NGramOptions, train
+from fedgram.cli.capitalize import command as capitalize
+from fedgram.cli.commands import Group
+from fedgram.cli.console import Steps, show, steps
+from fedgram.cli.parameters import (
+    bytes_of,
+    json_option,
+    model_argument,
+    model_output,
+    model_output_option,
+    seed_option,
+)
+from fedgram.cli.settings import settings_options
+from fedgram.cli.sizes import size
 from fedgram.core.errors import FedgramError
-from fedgram.formats.models import READERS, WRITABLE, is_model, model_suffix, read_model, write_model
+from fedgram.formats.models import is_model, read_model, write_model
 from fedgram.formats.openfst import STYLES, symbols_path
 from fedgram.text.corpus import Corpus, read_corpus
 from fedgram.text.unigrams import read_unigrams
@@ -30,32 +40,18 @@ from fedgram.text.vocabulary import SPECIAL, Vocabulary, read_vocabulary
 _SAMPLE_BATCH = 10_000
 
 
-def _model_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
-    path = output_path(ctx, parameter, value)
-    model_suffix(value, WRITABLE)
-    return path
-
-
-def _model_input(_: click.Context, __: click.Parameter, value: str) -> str:
-    model_suffix(value, tuple(READERS))
-    return value
-
-
-def _model_argument(name: str) -> Callable[[Any], Any]:
-    return click.argument(name, callback=_model_input)
-
-
-output_option = click.option(
-    "-o", "--output", required=True, callback=_model_output, help="Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
+@click.group(
+    cls=Group,
+    examples=[
+        "fedgram ngram train corpus.txt --order 3 --smoothing modified-kneser-ney -o model.arpa",
+        "fedgram ngram perplexity model.arpa test.txt",
+    ],
 )
-
-
-@click.group()
 def group() -> None:
     """Train, prune, merge, approximate, score and convert n-gram models.
 
     A model's format follows from its suffix: .arpa, .arpa.gz, .fst (OpenFst), .ngram (exact, checksummed). Text is
-    UTF-8, one sentence a line, words separated by blanks; .gz is unpacked and - is standard input.
+    UTF-8, one sentence per line, words separated by blanks; .gz is unpacked and - is standard input.
     """
 
 
@@ -73,61 +69,45 @@ def _read_text(step: Steps, paths: tuple[str, ...], vocabulary: Vocabulary | Non
     return read_corpus(paths, vocabulary, on_bytes=step.begin("Reading text", bytes_of(paths)))
 
 
-def _summary(model: NGramModel) -> dict[str, Any]:
-    t = model.topology
-    return {"order": t.order, "ngrams_by_order": t.arcs_by_order(), "ngrams": t.arcs, "states": t.states}
-
-
-def _min_counts(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
-    try:
-        counts = tuple(int(part) for part in value.split(","))
-    except ValueError:
-        counts = (0,)
-    if min(counts) < 1 or len(counts) > MAX_ORDER:
-        raise click.BadParameter(f"{value!r} is not a list of whole numbers from 1 on, one an order, such as 1,1,2")
-    return counts
-
-
-@group.command("train")
+@group.command(
+    "train",
+    examples=[
+        "fedgram ngram train corpus.txt --order 3 --smoothing modified-kneser-ney -o model.arpa",
+        "fedgram ngram train corpus.txt --vocab words.txt --min-count 1,1,2 --max-ngrams 5000 -o model.ngram --json",
+    ],
+)
 @click.argument("corpus", nargs=-1, required=True)
-@output_option
-@click.option("--order", type=click.IntRange(1, MAX_ORDER), default=3, show_default=True, help="Longest n-gram.")
-@click.option("--smoothing", type=click.Choice(list(SMOOTHING)), default="katz", show_default=True)
-@click.option("--vocab", help="Words to use, one a line; everything else becomes <unk>. Default: every word.")
-@click.option(
-    "--higher-order-words", type=click.IntRange(1), default=64_000, show_default=True,
-    help="Only this many of the most frequent words take part in n-grams longer than one.",
-)  # fmt: skip
-@click.option(
-    "--min-count", default="1", show_default=True, callback=_min_counts,
-    help="Drop rarer n-grams, by order, as in 1,1,2; unigrams stay.",
-)  # fmt: skip
+@model_output_option
+@settings_options(NGramOptions, "options")
+@click.option("--vocab", help="Words to use, one per line; everything else becomes <unk>. By default, every word.")
 @click.option("--max-ngrams", type=click.IntRange(1), help="Prune to at most this many n-grams.")
 @json_option
 def train_command(
-    corpus: tuple[str, ...], output: Path, order: int, smoothing: str, vocab: str | None, higher_order_words: int,
-    min_count: tuple[int, ...], max_ngrams: int | None, as_json: bool,
+    corpus: tuple[str, ...], output: Path, options: NGramOptions, vocab: str | None, max_ngrams: int | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
-    """Train a model on text, one sentence a line."""
+    """Train a model on text, one sentence per line."""
     began = perf_counter()
-    if len(min_count) > order:
-        raise click.UsageError(f"--min-count names {len(min_count)} orders, but the model has {order}")
     with steps() as step:
         vocabulary = read_vocabulary(vocab) if vocab else None
         text = _read_text(step, corpus, vocabulary)
-        options = TrainingOptions(
-            order=order, smoothing=smoothing, higher_order_words=higher_order_words, min_count=min_count,
-            max_ngrams=max_ngrams, open_vocabulary=True if vocab else None,
-        )  # fmt: skip
-        model = train(text, options, step.begin)
+        if vocab and options.open_vocabulary is None:
+            options = replace(options, open_vocabulary=True)
+        model = train(text, options, max_ngrams=max_ngrams, begin=step.begin)
         _write(step, model, output)
-    result = {"model": str(output), "sentences": len(text.sentences), "words": text.words, **_summary(model)}
+    result = {"model": str(output), "sentences": len(text.sentences), "words": text.words, **size(model)}
     show({**result, "seconds": round(perf_counter() - began, 3)}, as_json)
 
 
-@group.command("prune")
-@_model_argument("model")
-@output_option
+@group.command(
+    "prune",
+    examples=[
+        "fedgram ngram prune model.arpa --max-ngrams 20000 -o small.arpa",
+        "fedgram ngram prune model.arpa --theta 1e-7 -o small.arpa --json",
+    ],
+)
+@model_argument("model")
+@model_output_option
 @click.option("--max-ngrams", type=click.IntRange(1), help="Keep at most this many n-grams, unigrams included.")
 @click.option("--theta", type=click.FloatRange(0), help="Drop n-grams that raise perplexity by less than this share.")
 @click.option("--split-ties", is_flag=True, help="Keep some of equally useful n-grams, to meet --max-ngrams exactly.")
@@ -148,15 +128,21 @@ def prune_command(
         else:
             pruned = prune_to_size(full, max_ngrams or 0, split_ties=split_ties)
         _write(step, pruned, output)
-    show({"model": str(output), "ngrams_before": full.topology.arcs, **_summary(pruned)}, as_json)
+    show({"model": str(output), "ngrams_before": full.topology.arcs, **size(pruned)}, as_json)
 
 
-@group.command("merge")
-@_model_argument("a")
-@_model_argument("b")
-@output_option
+@group.command(
+    "merge",
+    examples=[
+        "fedgram ngram merge a.arpa b.arpa --weight 0.3 -o both.arpa",
+        "fedgram ngram merge a.arpa b.arpa --method bayes -o both.arpa",
+    ],
+)
+@model_argument("a")
+@model_argument("b")
+@model_output_option
 @click.option("--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="The weight of A.")
-@click.option("--method", type=click.Choice(merging.METHODS), default="linear", show_default=True)
+@click.option("--method", type=click.Choice(merging.METHODS), default="linear", show_default=True, help="How to mix.")
 @json_option
 def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_json: bool) -> None:
     """Interpolate two models."""
@@ -165,19 +151,25 @@ def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_j
         step.begin("Merging")
         merged = merging.merge(*models, weight=weight, method=method)
         _write(step, merged, output)
-    show({"model": str(output), **_summary(merged)}, as_json)
+    show({"model": str(output), **size(merged)}, as_json)
 
 
-@group.command("replace-unigrams")
-@_model_argument("model")
+@group.command(
+    "replace-unigrams",
+    examples=[
+        "fedgram ngram replace-unigrams model.arpa U.unigrams -o other.arpa",
+        "fedgram ngram replace-unigrams model.arpa words.tsv -o other.arpa --json",
+    ],
+)
+@model_argument("model")
 @click.argument("unigrams")
-@output_option
+@model_output_option
 @json_option
 def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: bool) -> None:
-    """Put other word frequencies under a model.
+    """Replace the unigrams of a model by other word frequencies.
 
-    Words that the model lacks are added. UNIGRAMS is what `fedgram unigrams` writes, or text with a word, a tab and a
-    count a line.
+    Words that the model lacks are added. UNIGRAMS is a file of `fedgram federated unigrams collect`, or text with lines
+    of word, tab, count.
     """
     with steps() as step:
         full, frequency = _read(step, model), read_unigrams(unigrams)
@@ -186,24 +178,34 @@ def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: b
         _write(step, replaced, output)
     added = len(replaced.vocabulary) - len(full.vocabulary)
     result = {"model": str(output), "unigrams_given": len(frequency), "words_added": added}
-    show({**result, **_summary(replaced)}, as_json)
+    show({**result, **size(replaced)}, as_json)
 
 
-@group.command("approximate")
-@_model_argument("source")
-@_model_argument("topology")
-@output_option
-@click.option("--method", type=click.Choice(approximation.METHODS), default="kl-min", show_default=True)
-@click.option("--samples", type=click.IntRange(1), help="Sample this many sentences; default: exact expected counts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
+@group.command(
+    "approximate",
+    examples=[
+        "fedgram ngram approximate a.arpa b.arpa -o c.arpa",
+        "fedgram ngram approximate a.arpa b.arpa --samples 1000 --seed 1 -o c.arpa --json",
+    ],
+)
+@model_argument("source")
+@model_argument("topology")
+@model_output_option
+@click.option(
+    "--method", type=click.Choice(approximation.METHODS), default="kl-min", show_default=True, help="How to fit."
+)
+@click.option(
+    "--samples", type=click.IntRange(1), help="Sample this many sentences; by default, exact expected counts."
+)
+@seed_option
 @json_option
 def approximate_command(
     source: str, topology: str, output: Path, method: str, samples: int | None, seed: int, as_json: bool
 ) -> None:
-    """Fit one model's n-grams to another's distribution.
+    """Fit one model's n-grams to another model's distribution.
 
-    The result has the n-grams of TOPOLOGY and is as close to SOURCE as they allow. Those with words that SOURCE does
-    not know are left out, and its other words come in as unigrams.
+    The result has the n-grams of TOPOLOGY and is as close to SOURCE as they allow. N-grams with words that SOURCE does
+    not have are left out, and the other words of SOURCE are added as unigrams.
     """
     began = perf_counter()
     with steps() as step:
@@ -225,25 +227,31 @@ def approximate_command(
         "perplexity": float(np.exp(result.cross_entropy / counted.symbols)),
     }
     seconds = round(perf_counter() - began, 3)
-    show({"model": str(output), **_summary(result.model), **figures, "seconds": seconds}, as_json)
+    show({"model": str(output), **size(result.model), **figures, "seconds": seconds}, as_json)
 
 
-@group.command("perplexity")
-@_model_argument("model")
+@group.command(
+    "perplexity",
+    examples=[
+        "fedgram ngram perplexity model.arpa test.txt",
+        "fedgram ngram perplexity model.arpa model.arpa --json",
+    ],
+)
+@model_argument("model")
 @click.argument("text")
 @json_option
 def perplexity_command(model: str, text: str, as_json: bool) -> None:
-    """Score a text, or expect another model's text.
+    """Score a text, or compute the expected score of another model's text.
 
-    TEXT has one sentence a line; if it is a model, the score is the exact expectation over its sentences. Perplexity is
-    a symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they are counted and
-    left out.
+    TEXT has one sentence per line. If it is a model, the score is the exact expectation over its sentences. Perplexity
+    is per symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they are counted
+    and left out.
     """
     with steps() as step:
         full = _read(step, model)
         if is_model(text):
             other = _read(step, text)
-            step.begin("Expecting")
+            step.begin("Computing the expectation")
             show(_expected_perplexity(full, other), as_json)
             return
         corpus = _read_text(step, (text,), full.vocabulary)
@@ -265,7 +273,7 @@ def perplexity_command(model: str, text: str, as_json: bool) -> None:
 
 def _expected_perplexity(model: NGramModel, source: NGramModel) -> dict[str, Any]:
     if set(model.vocabulary.words) != set(source.vocabulary.words) or model.has_unknown != source.has_unknown:
-        raise FedgramError("the two models have different vocabularies, so one cannot be expected under the other")
+        raise FedgramError("the two models have different vocabularies, so an expectation is not defined")
     same = merging.renumber(model, source.vocabulary)
     counted = approximation.count_source(source, same.topology)
     nats = cross_entropy(counted.counts, same)
@@ -278,14 +286,22 @@ def _expected_perplexity(model: NGramModel, source: NGramModel) -> dict[str, Any
     }
 
 
-@group.command("sample")
-@_model_argument("model")
+@group.command(
+    "sample",
+    examples=[
+        "fedgram ngram sample model.arpa -n 3",
+        "fedgram ngram sample model.arpa -n 3 --seed 1 --json",
+    ],
+)
+@model_argument("model")
 @click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="Number of sentences.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--max-length", type=click.IntRange(1), default=MAX_LENGTH, show_default=True, help="Longest sentence.")
+@seed_option
+@click.option(
+    "--max-length", type=click.IntRange(1), default=MAX_LENGTH, show_default=True, help="Maximum words per sentence."
+)
 @json_option
 def sample_command(model: str, count: int, seed: int, max_length: int, as_json: bool) -> None:
-    """Draw sentences from a model, one a line."""
+    """Draw sentences from a model, one per line."""
     with steps() as step:
         full = renormalize(_read(step, model))
     words = full.vocabulary.words
@@ -299,11 +315,17 @@ def sample_command(model: str, count: int, seed: int, max_length: int, as_json: 
             click.echo(" ".join(words[i] for i in sentence))
 
 
-@group.command("info")
-@_model_argument("model")
+@group.command(
+    "info",
+    examples=[
+        "fedgram ngram info model.arpa",
+        "fedgram ngram info model.arpa --json",
+    ],
+)
+@model_argument("model")
 @json_option
 def info_command(model: str, as_json: bool) -> None:
-    """Say what a model holds, and if it sums to one."""
+    """Describe a model, and check that its probabilities sum to one."""
     with steps() as step:
         full = _read(step, model)
     error = normalization_error(full)
@@ -312,7 +334,7 @@ def info_command(model: str, as_json: bool) -> None:
         {
             "model": model,
             "bytes": Path(model).stat().st_size,
-            **_summary(full),
+            **size(full),
             "arcs": t.arcs,
             "vocabulary": len(full.vocabulary) - len(SPECIAL),
             "open_vocabulary": full.has_unknown,
@@ -323,9 +345,15 @@ def info_command(model: str, as_json: bool) -> None:
     )
 
 
-@group.command("convert")
-@_model_argument("model")
-@click.argument("output", callback=_model_output)
+@group.command(
+    "convert",
+    examples=[
+        "fedgram ngram convert model.arpa model.ngram",
+        "fedgram ngram convert model.arpa G.fst --fst-style kaldi",
+    ],
+)
+@model_argument("model")
+@click.argument("output", callback=model_output)
 @click.option(
     "--fst-style", type=click.Choice(STYLES), default="epsilon", show_default=True,
     help="Backoff arcs of .fst: OpenGrm's <epsilon>, <phi>, or #0 as in Kaldi's G.fst.",
@@ -337,4 +365,7 @@ def convert_command(model: str, output: Path, fst_style: str, as_json: bool) -> 
         full = _read(step, model)
         _write(step, full, output, fst_style=fst_style)
     symbols = {"symbols": str(symbols_path(output))} if str(output).endswith(".fst.txt") else {}
-    show({"model": str(output), **symbols, **_summary(full)}, as_json)
+    show({"model": str(output), **symbols, **size(full)}, as_json)
+
+
+group.add_command(capitalize)

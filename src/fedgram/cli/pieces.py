@@ -1,4 +1,4 @@
-"""`fedgram pieces`: train word pieces from word frequencies, and look at them."""
+"""`fedgram network pieces`: train word pieces from word frequencies, and look at them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,9 @@ from time import perf_counter
 
 import click
 
-from fedgram.cli.console import json_option, output_path, show, steps
+from fedgram.cli.commands import Group
+from fedgram.cli.console import show, steps
+from fedgram.cli.parameters import json_option, output_option
 from fedgram.core.errors import InputError
 from fedgram.text.corpus import open_text, whole_lines
 from fedgram.text.normalize import uncase
@@ -15,20 +17,30 @@ from fedgram.text.vocabulary import SPECIAL
 from fedgram.text.wordpieces import MARK, WordPieces, load_pieces, pieces_per_token, train_pieces
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=["fedgram network pieces train --unigrams U.unigrams --size 200 -o pieces.model",
+              "fedgram network pieces info pieces.model"],
+)  # fmt: skip
 def group() -> None:
-    """Train word pieces from word frequencies, and look at them.
+    """Train word pieces from word frequencies, and inspect them.
 
-    A model is a SentencePiece file. The mark ▁ stands at the end of a word, so that only its last piece has it.
+    A model is a SentencePiece file. The mark ▁ is at the end of a word, so that only its last piece has it.
     """
 
 
-@group.command("train")
-@click.option("--unigrams", required=True, help="Words to learn from: .unigrams, or a word, a tab and a count a line.")
+@group.command(
+    "train",
+    examples=[
+        "fedgram network pieces train --unigrams U.unigrams --size 200 -o pieces.model",
+        "fedgram network pieces train --unigrams words.tsv --size 300 -o pieces.model --json",
+    ],
+)
+@click.option("--unigrams", required=True, help="Word frequencies: .unigrams, or lines of word, tab, count.")
 @click.option(
     "--size", type=click.IntRange(1), default=4000, show_default=True, help="Number of pieces, <unk> included."
 )
-@click.option("-o", "--output", required=True, callback=output_path, help="Model to write.")
+@output_option("Model to write.")
 @json_option
 def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None:
     """Learn word pieces from the frequencies of words, lower-cased."""
@@ -51,7 +63,13 @@ def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None
     show({**result, "seconds": round(perf_counter() - began, 3)}, as_json)
 
 
-@group.command("encode")
+@group.command(
+    "encode",
+    examples=[
+        "fedgram network pieces encode pieces.model test.txt",
+        "fedgram network pieces encode pieces.model - < test.txt",
+    ],
+)
 @click.argument("model")
 @click.argument("text", default="-")
 def encode_command(model: str, text: str) -> None:
@@ -77,11 +95,17 @@ def _in_pieces(pieces: WordPieces, words: list[str]) -> str:
     return " ".join(pieces.pieces[i] for i in pieces.encode_words(words).values)
 
 
-@group.command("info")
+@group.command(
+    "info",
+    examples=[
+        "fedgram network pieces info pieces.model",
+        "fedgram network pieces info pieces.model --json",
+    ],
+)
 @click.argument("model")
 @json_option
 def info_command(model: str, as_json: bool) -> None:
-    """Say what a model holds."""
+    """Describe a model."""
     pieces = load_pieces(model)
     plain = [piece.removesuffix(MARK) for i, piece in enumerate(pieces.pieces) if i != pieces.unknown]
     show(

@@ -4,13 +4,19 @@ from pathlib import Path
 
 import click
 
-from fedgram.cli.console import json_option, show
+from fedgram.cli.commands import Command
+from fedgram.cli.console import show
+from fedgram.cli.parameters import json_option
 from fedgram.core.errors import InputError
 from fedgram.report.page import write_report
 from fedgram.report.results import read_results
 
 
-@click.command("report")
+@click.command(
+    "report",
+    cls=Command,
+    examples=["fedgram report results.json -o report", "fedgram report results.json -o report --json"],
+)
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder for the two pages."
@@ -19,8 +25,8 @@ from fedgram.report.results import read_results
 def command(results: Path, folder: Path, as_json: bool) -> None:
     """Write a run's results as a page.
 
-    RESULTS is a JSON file; docs/formats.md says what it may hold. The folder gets report.html, which needs nothing else
-    and no network, and report.md, which links to the figures.
+    RESULTS is a JSON file; docs/formats.md describes it. The folder gets report.html, which needs no other file and no
+    network, and report.md, which links to the figures.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(folder, "is not a folder")

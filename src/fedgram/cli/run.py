@@ -1,50 +1,59 @@
 """`fedgram run` and `fedgram demo`: one command from users' text to a keyboard model and its report."""
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from fedgram.cli.console import json_option
-from fedgram.neural.new_network import device_option
-from fedgram.pipeline.config import PRESETS, Language, RunConfig, preset_path, read_run_config
+from fedgram.cli.commands import Command
+from fedgram.cli.console import warn
+from fedgram.cli.parameters import json_option
+from fedgram.cli.settings import settings_options
+from fedgram.core.compute import Compute
+from fedgram.core.progress import Advance, Begin
+from fedgram.core.settings import settings_of
+from fedgram.pipeline.config import PRESETS, Language, PopulationSection, RunConfig, preset_path, read_run_config
 
 if TYPE_CHECKING:
     from fedgram.pipeline.workspace import Planned, Stage
 
 OnStage = Callable[["Stage", str | None], None]
-Begin = Callable[[str, int | None], Callable[[int], None]]
+_GIVEN = ("users", "supplement", "whitelist")
 
 
 def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What both commands ask for."""
-    for option in reversed(
-        [
-            click.option("--until", metavar="STAGE", help="Stop after this stage."),
-            click.option(
-                "--dry-run",
-                is_flag=True,
-                help="Print what would be done, and how long it took before or may take on a CPU.",
-            ),
-            device_option,
-            click.option(
-                "--workers",
-                type=click.IntRange(1),
-                default=os.cpu_count() or 1,
-                show_default="all cores",
-                help="Processes that train and threads that count; the result does not depend on it.",
-            ),
-            json_option,
-        ]
-    ):
+    """What all commands that run stages ask for."""
+    options: list[Callable[[Any], Any]] = [
+        click.option("--until", metavar="STAGE", help="Stop after this stage."),
+        click.option(
+            "--dry-run",
+            is_flag=True,
+            help="Print the stages that would run, with the time of the last run or an estimate for a CPU.",
+        ),
+        settings_options(Compute, "compute"),
+        json_option,
+    ]
+    for option in reversed(options):
         command = option(command)
     return command
+
+
+def population_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Files in the place of the configuration's."""
+    for known in reversed(settings_of(PopulationSection)):
+        if known.name in _GIVEN:
+            command = click.option(f"--{known.name}", help=known.help)(command)
+    return command
+
+
+def given_files(options: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """The files that were given, by section and key; they are taken out of the options."""
+    return {("population", name): path for name in _GIVEN if (path := options.pop(name)) is not None}
 
 
 def _print_preset(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -53,12 +62,19 @@ def _print_preset(ctx: click.Context, _: click.Parameter, value: str | None) -> 
         ctx.exit()
 
 
-@click.command("run")
+@click.command(
+    "run",
+    cls=Command,
+    examples=[
+        "fedgram run demo -w demo-output --until unigrams",
+        "fedgram run en_us -w run --users users.parquet --supplement supplement.txt --whitelist whitelist.txt "
+        "--dry-run",
+        "fedgram run --print-preset demo",
+    ],
+)
 @click.argument("config", metavar="CONFIG.toml|PRESET")
 @click.option("-w", "--workspace", required=True, type=click.Path(path_type=Path), help="Folder for the run's files.")
-@click.option("--users", help="Population, in place of the configuration's: .parquet or .arrow")
-@click.option("--supplement", help="Text that a server may see: .txt or .txt.gz")
-@click.option("--whitelist", help="Words that devices may report, lower-case, one a line.")
+@population_options
 @click.option(
     "--print-preset", type=click.Choice(PRESETS), is_eager=True, expose_value=False, callback=_print_preset,
     help="Print a preset, to copy and change.",
@@ -69,20 +85,25 @@ def command(config: str, workspace: Path, as_json: bool, **options: Any) -> None
 
     The whole paper as stages: unigrams and networks from devices, the eight n-gram models of Algorithm 1, a refit to
     n-grams that devices count, the best of them packed for phones, baselines, evaluation on held-out users, and
-    report/report.html. The workspace keeps every stage's files; a second run does only what changed, and a killed one
-    goes on where it was. The presets en_us and pt_br have the paper's settings and want --users, --supplement and
-    --whitelist; demo generates its typists.
+    report/report.html. The workspace keeps the files of every stage. An interrupted run resumes; after a change, only
+    the affected stages run again. The presets en_us and pt_br have the paper's settings and need --users, --supplement
+    and --whitelist; demo generates its typists.
     """
-    given = {("population", k): v for k in ("users", "supplement", "whitelist") if (v := options.pop(k)) is not None}
-    execute(read_run_config(config, given), workspace, as_json=as_json, **options)
+    execute(read_run_config(config, given_files(options)), workspace, as_json=as_json, **options)
 
 
-@click.command("demo")
+@click.command(
+    "demo",
+    cls=Command,
+    examples=["fedgram demo --until unigrams", "fedgram demo -w demo-pt --language pt_br --dry-run"],
+)
 @click.option(
     "-w", "--workspace", type=click.Path(path_type=Path), default=Path("demo-output"), show_default=True,
     help="Folder for the run's files.",
 )  # fmt: skip
-@click.option("--language", type=click.Choice(["en_us", "pt_br"]), default="en_us", show_default=True)
+@click.option(
+    "--language", type=click.Choice(get_args(Language)), default="en_us", show_default=True, help="Language to type in."
+)
 @running_options
 def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> None:
     """Run everything on generated typists, in minutes.
@@ -95,7 +116,7 @@ def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> 
 
 
 def execute(
-    config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, device: str, workers: int, as_json: bool,
+    config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, compute: Compute, as_json: bool,
     change: "Callable[[list[Stage]], list[Stage]]" = lambda stages: stages,
 ) -> None:  # fmt: skip
     """Run, or say what would be run, and print the result."""
@@ -107,7 +128,7 @@ def execute(
         from fedgram.pipeline.estimates import estimate_seconds
 
         plan = plan_pipeline(config, workspace, until=until, change=change)
-        _show_plan(plan, estimate_seconds(config, workers=workers), as_json)
+        _show_plan(plan, estimate_seconds(config, workers=compute.cores), as_json)
         return
     began = perf_counter()
     ran: list[str] = []
@@ -118,7 +139,7 @@ def execute(
             on_stage(stage, reason)
 
         space = run_pipeline(
-            config, workspace, device=device, workers=workers, until=until, change=change, on_stage=noted, begin=begin
+            config, workspace, compute=compute, until=until, change=change, on_stage=noted, begin=begin
         )
     result = {
         "workspace": str(workspace), "ran": ran, "seconds": round(perf_counter() - began, 1),
@@ -148,11 +169,14 @@ def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float) -> No
         "for phones": str(workspace / "lm.fgram"),
         "exports": ", ".join(str(p) for p in sorted(workspace.glob("lm.*")) if p.suffix != ".fgram") or "none",
         f"“{text} …”": " · ".join(words),
-        "try it": f"fedgram keyboard {workspace / 'lm.fgram'}",
+        "try it": f"fedgram phone keyboard {workspace / 'lm.fgram'}",
     }
     width = max(map(len, lines))
     for name, line in lines.items():
         click.echo(f"{name:<{width}}  {line}")
+    for path in sorted(workspace.glob("distillation_[WP].json")):
+        by, warnings = path.stem[-1], json.loads(path.read_text("utf-8"))["warnings"]
+        warn(*(f"A_{by}_{letter}: {warning}" for letter, warning in warnings.items()))
 
 
 def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: bool) -> None:
@@ -173,7 +197,7 @@ def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: b
 
 @contextmanager
 def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
-    """Two bars on a terminal, of the run and of its present step; elsewhere a line a stage, on standard error."""
+    """Two bars on a terminal, for the run and for its current step; elsewhere one line per stage, on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -202,9 +226,13 @@ def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
             if not quiet:
                 console.print(f"  {stage.name:<16}     is done", highlight=False)
 
-    def begin(description: str, total: int | None) -> Callable[[int], None]:
+    def begin(description: str, total: int | None = None, *, unit: str = "") -> Advance:  # noqa: ARG001
         bars.reset(step, description=description, total=total)
-        return lambda amount: bars.update(step, advance=amount)
+
+        def advance(amount: int, about: str | None = None, /) -> None:
+            bars.update(step, advance=amount, description=about or description)
+
+        return advance
 
     with bars:
         yield on_stage, begin

@@ -1,4 +1,4 @@
-"""`fedgram unigrams`: the federated unigram distribution."""
+"""`fedgram federated unigrams`: word frequencies from devices."""
 
 import json
 import math
@@ -8,87 +8,65 @@ from typing import Any
 
 import click
 
-from fedgram.cli.console import json_option, output_path, secure_option, show, steps
+from fedgram.cli.commands import Group
+from fedgram.cli.console import show, steps
+from fedgram.cli.parameters import (
+    json_option,
+    model_argument,
+    output_option,
+    output_path,
+    plots_option,
+    seed_option,
+    split_option,
+    users_option,
+    with_suffix,
+)
+from fedgram.cli.settings import settings_options
 from fedgram.core.errors import InputError
+from fedgram.core.lazy import lazy
 from fedgram.core.storage import atomic_write
-from fedgram.federated.cohort import RoundPlan
-from fedgram.federated.convergence import Convergence, measure_convergence
-from fedgram.federated.job import Job
-from fedgram.federated.rounds import Progress, RunOptions, run_rounds
-from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.simulation import SimulatedFleet
-from fedgram.federated.unigram_collection import UnigramTask
-from fedgram.text.normalize import uncase
-from fedgram.text.population import SPLITS, open_population
-from fedgram.text.unigrams import UnigramCounts, read_unigram_counts, read_unigrams, write_unigrams
-from fedgram.text.vocabulary import Vocabulary, read_vocabulary
+from fedgram.distill.casing.capitalization import Capitalizer, capitalize_unigrams
+from fedgram.federated.collect_unigrams import CollectedUnigrams, UnigramOptions, collect_unigrams
+from fedgram.federated.convergence import Convergence
+from fedgram.formats.models import read_model
+from fedgram.text.population import open_population
+from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
+from fedgram.text.vocabulary import SPECIAL, read_vocabulary
 
 
-def clip_value(_: click.Context, __: click.Parameter, value: str) -> float:
-    """A limit: a number greater than 0, or inf."""
-    try:
-        clip = float(value)
-    except ValueError:
-        clip = math.nan
-    if not clip > 0:
-        raise click.BadParameter(f"{value!r} is not a number greater than 0, nor inf")
-    return clip
-
-
-def _unigrams_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
-    if not value.endswith(".unigrams"):
-        raise InputError(value, "has no suffix of unigram counts", remedy="use .unigrams")
-    return output_path(ctx, parameter, value)
-
-
-def _text_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
-    if value.endswith(".unigrams"):
-        raise InputError(value, "is the suffix of uncased counts", remedy="use .tsv for cased ones")
-    return output_path(ctx, parameter, value)
-
-
-@click.group()
+@click.group(
+    cls=Group,
+    examples=[
+        "fedgram federated unigrams collect --users users.parquet --whitelist whitelist.txt -o U.unigrams",
+        "fedgram federated unigrams info U.unigrams",
+    ],
+)
 def group() -> None:
     """Collect word frequencies from devices, with a limit on what each may contribute."""
 
 
-@group.command("collect")
-@click.option("--users", required=True, help="Population: .parquet or .arrow")
-@click.option("--whitelist", required=True, help="Words to count, lower-case, one a line.")
-@click.option(
-    "--clip",
-    default="1000",
-    show_default=True,
-    callback=clip_value,
-    help="λ: most words a device counts for, or inf.",
+@group.command(
+    "collect",
+    examples=[
+        "fedgram federated unigrams collect --users users.parquet --whitelist whitelist.txt -o U.unigrams",
+        "fedgram federated unigrams collect --users users.parquet --whitelist whitelist.txt --clip 100 "
+        "--devices-per-round 20 --rounds 4 -o U.unigrams --json",
+    ],
 )
-@click.option("--devices-per-round", type=click.IntRange(1), default=500, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=300, show_default=True)
+@users_option
+@click.option("--whitelist", required=True, help="Words to count, in lower case, one per line.")
+@settings_options(UnigramOptions, "options")
+@split_option("train")
+@seed_option
 @click.option(
-    "--participations",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="Rounds that one device may take part in; 0: any number, so that few users stand for many.",
-)
-@click.option(
-    "--over-selection", type=click.FloatRange(1), default=1.3, show_default=True, help="Devices asked a report needed."
-)
-@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
-@secure_option
-@click.option("--split", type=click.Choice(SPLITS), default="train", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--capacity", type=click.IntRange(1), default=200_000, show_default=True, help="Unigrams a keyboard model may hold."
-)
-@click.option("-o", "--output", required=True, callback=_unigrams_output, help="Counts to write: .unigrams")
-@click.option(
-    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the two figures and their numbers."
-)
+    "--capacity", type=click.IntRange(1), default=200_000, show_default=True,
+    help="Number of unigrams that a keyboard model may hold, shown in a figure.",
+)  # fmt: skip
+@output_option("Counts to write: .unigrams", with_suffix(".unigrams", what="unigram counts"))
+@plots_option("Folder for the two figures and their numbers.")
 @json_option
 def collect_command(
-    users: str, whitelist: str, clip: float, devices_per_round: int, rounds: int, participations: int,
-    over_selection: float, dropout: float, secure_aggregation: bool, split: str, seed: int, capacity: int, output: Path,
+    users: str, whitelist: str, options: UnigramOptions, split: str, seed: int, capacity: int, output: Path,
     plots: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Count a whitelist's words on simulated devices.
@@ -96,58 +74,34 @@ def collect_command(
     The collection ends after --rounds, or earlier when every device has taken part as often as it may.
     """
     began = perf_counter()
-    masking = SecureSettings() if secure_aggregation else None
-    options = RunOptions(rounds, RoundPlan(devices_per_round, over_selection), masking)
     with steps() as step:
-        words = _lower_case(read_vocabulary(whitelist), whitelist)
+        words = len(read_vocabulary(whitelist)) - len(SPECIAL)
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
-        task = UnigramTask(words, clip=clip)
-        job = Job(task, seed, participations or None)
-        fleet = SimulatedFleet(job, people, people.clients(split), dropout=dropout)
-        advance = step.begin("Collecting", rounds)
-        run = run_rounds(
-            job, fleet, options, tell=lambda event, _: advance(1) if event == "round committed" else None
-        )  # fmt: skip
-        step.begin("Measuring convergence")
-        counts = task.counts(run.state)
-        _refuse_nothing(counts, whitelist)
-        convergence = measure_convergence(run.state.rounds)
+        counts = collect_unigrams(people.users(split), whitelist, options, seed=seed, begin=step.begin)
         write_unigrams(output, counts)
         if plots:
-            _draw(convergence, plots, words, capacity)
+            _draw(counts.convergence, plots, words, capacity)
+    convergence = counts.convergence
     result: dict[str, Any] = {
-        "unigrams": str(output), "clip": _shown(clip, as_json), "rounds": counts.rounds,
-        "reports": counts.clients, **_story(run.progress, secure=secure_aggregation), "whitelist": len(words) - 3,
+        "unigrams": str(output), "clip": _shown(options.clip, as_json), "rounds": counts.rounds,
+        "reports": counts.clients, **_rounds(counts, masked=options.secure_aggregation), "whitelist": words,
         "unique": convergence.unique[-1], "z": convergence.z[-1],
         "moving_average": convergence.moving_average[-1], "seconds": round(perf_counter() - began, 3),
     }  # fmt: skip
     show({**result, "by_round": _by_round(convergence)} if as_json else result, as_json)
 
 
-def _story(progress: Progress, *, secure: bool) -> dict[str, Any]:
-    """What happened in the rounds; `participations` is how often the same device took part."""
-    tally = progress.tally
-    story = {
-        "participations": progress.most, "asked": tally.asked, "dropped": tally.failed["dropped out"],
+def _rounds(counts: CollectedUnigrams, *, masked: bool) -> dict[str, Any]:
+    """What happened in the rounds; `participations` is how often the same device took part, at most."""
+    progress, tally = counts.progress, counts.progress.tally
+    about = {
+        "participations": progress.most, "invited": tally.invited, "dropped": tally.failed["dropped out"],
         "late": tally.late, "refused": tally.refused.total(),
     }  # fmt: skip
-    if secure:
+    if masked:
         traffic = {"bytes_up": tally.bytes_received, "bytes_down": tally.bytes_sent}
-        story |= {"abandoned_rounds": progress.abandoned, **traffic}
-    return story
-
-
-def _refuse_nothing(counts: UnigramCounts, whitelist: str) -> None:
-    if not counts.weight.any():
-        raise InputError(whitelist, "holds no word that a device has", remedy="check the language")
-
-
-def _lower_case(words: Vocabulary, path: str) -> Vocabulary:
-    capitals = sum(uncase(word) != word for word in words.words)
-    if capitals:
-        remedy = "write the whitelist in lower case: devices count uncased words"
-        raise InputError(path, f"{capitals} words are not in lower case", remedy=remedy)
-    return words
+        about |= {"abandoned_rounds": progress.abandoned, **traffic}
+    return about
 
 
 def _shown(clip: float, as_json: bool) -> float | str | None:
@@ -164,35 +118,38 @@ def _by_round(convergence: Convergence) -> dict[str, Any]:
     }
 
 
-def _draw(convergence: Convergence, folder: Path, words: Vocabulary, capacity: int) -> None:
-    from fedgram.report.figures import draw_distribution_convergence, draw_tail_words
-
+def _draw(convergence: Convergence, folder: Path, words: int, capacity: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    draw_distribution_convergence(convergence, folder / "distribution-convergence.png")
-    draw_tail_words(convergence, folder / "tail-words.png", capacity=capacity, whitelist=len(words) - 3)
+    figures = ".report.figures:"
+    lazy(figures + "draw_distribution_convergence")(convergence, folder / "distribution-convergence.png")
+    lazy(figures + "draw_tail_words")(convergence, folder / "tail-words.png", capacity=capacity, whitelist=words)
     with atomic_write(folder / "convergence.json") as file:
         file.write(json.dumps(_by_round(convergence)).encode())
 
 
-@group.command("capitalize")
-@click.argument("unigrams")
-@click.argument("model")
-@click.option(
-    "-o", "--output", required=True, callback=_text_output, help="Text to write: a word, a tab and a count a line."
+def _text_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    if value.endswith(".unigrams"):
+        raise InputError(value, "is a name for uncased counts", remedy="use .tsv for cased ones")
+    return output_path(ctx, parameter, value)
+
+
+@group.command(
+    "capitalize",
+    examples=[
+        "fedgram federated unigrams capitalize U.unigrams A_W.arpa -o cased.tsv",
+        "fedgram federated unigrams capitalize U.unigrams A_W.arpa -o cased.tsv --json",
+    ],
 )
+@click.argument("unigrams")
+@model_argument("model")
+@output_option("Text to write: lines of word, tab, count.", _text_output)
 @json_option
 def capitalize_command(unigrams: str, model: str, output: Path, as_json: bool) -> None:
-    """Split counts over the cased forms of words.
-
-    A cased n-gram MODEL says how each lower-case word is written.
-    """
-    from fedgram.distill.casing.capitalization import Capitalizer, capitalize_unigrams
-    from fedgram.formats.models import read_model
-
+    """Distribute counts over the cased forms of words, by a cased n-gram MODEL."""
     with steps() as step:
         step.begin(f"Reading {model}")
         capitalizer = Capitalizer(read_model(model))
-        step.begin("Capitalising")
+        step.begin("Adding capitals")
         frequency = read_unigrams(unigrams)
         cased = capitalize_unigrams(frequency, capitalizer)
         with atomic_write(output) as file:
@@ -201,12 +158,15 @@ def capitalize_command(unigrams: str, model: str, output: Path, as_json: bool) -
     show({"unigrams": str(output), "words": len(frequency), "cased_words": len(cased)}, as_json)
 
 
-@group.command("info")
+@group.command(
+    "info",
+    examples=["fedgram federated unigrams info U.unigrams", "fedgram federated unigrams info U.unigrams -n 3 --json"],
+)
 @click.argument("unigrams")
-@click.option("-n", "--top", type=click.IntRange(0), default=10, show_default=True, help="Most frequent words to show.")
+@click.option("-n", "--top", type=click.IntRange(0), default=10, show_default=True, help="Number of words to show.")
 @json_option
 def info_command(unigrams: str, top: int, as_json: bool) -> None:
-    """Say what was collected, and the most frequent words."""
+    """Describe what was collected, and show the most frequent words."""
     counts = read_unigram_counts(unigrams)
     frequency = counts.frequency()
     total = sum(frequency.values())

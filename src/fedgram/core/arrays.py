@@ -1,4 +1,4 @@
-"""Arrays with a shape that numpy lacks: `Ragged`, rows of different lengths in one flat array."""
+"""Array types, and `Ragged`: rows of different lengths in one flat array, which numpy lacks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 def frozen(array: NDArray[T]) -> NDArray[T]:
-    """The array itself, made read-only."""
+    """Make the array read-only, and return it."""
     array.setflags(write=False)
     return array
 
@@ -29,7 +29,7 @@ def frozen(array: NDArray[T]) -> NDArray[T]:
 class Ragged:
     """Rows of integers: row i is `values[offsets[i]:offsets[i+1]]`.
 
-    Invariant: offsets start at 0, never fall, and end at `len(values)`.
+    Invariant: offsets start at 0, never decrease, and end at `len(values)`.
 
     >>> rows = Ragged.from_rows([[5, 6], [], [7]])
     >>> len(rows), rows[0].tolist(), rows.offsets.tolist()
@@ -42,18 +42,18 @@ class Ragged:
     def __post_init__(self) -> None:
         o = self.offsets
         if o.ndim != 1 or len(o) == 0 or o[0] != 0 or o[-1] != len(self.values) or bool((o[1:] < o[:-1]).any()):
-            raise InvariantError("Ragged: offsets must start at 0, never fall, and end at the number of values")
+            raise InvariantError("Ragged: offsets must start at 0, never decrease, and end at the number of values")
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        """Rows given as Python sequences."""
+        """The rows of these Python sequences."""
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return cls(np.array([x for row in rows for x in row], np.int32), offsets)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """All rows of all parts, in order."""
+        """The rows of all parts, in order."""
         if not parts:
             return cls(np.zeros(0, np.int32), np.zeros(1, np.int64))
         starts = np.cumsum([0] + [len(p.values) for p in parts])
@@ -64,7 +64,7 @@ class Ragged:
         )
 
     def select(self, rows: BoolArray) -> "Ragged":
-        """The marked rows, in order.
+        """The rows for which the mask is true, in order.
 
         >>> [row.tolist() for row in Ragged.from_rows([[1], [2, 3], [4]]).select(np.array([True, False, True]))]
         [[1], [4]]
@@ -74,13 +74,13 @@ class Ragged:
         return Ragged(self.values[np.repeat(rows, lengths)], offsets)
 
     def places(self, rows: LongArray | IntArray) -> LongArray:
-        """Where the values of these rows stand, in the order given."""
+        """The positions of these rows' values in `values`, in the given order."""
         lengths = np.diff(self.offsets)[rows]
         ends = np.cumsum(lengths)
         return np.repeat(self.offsets[rows] - (ends - lengths), lengths) + np.arange(int(lengths.sum()))
 
     def take(self, rows: LongArray | IntArray) -> "Ragged":
-        """These rows, in the order given; a row may be taken more than once.
+        """These rows, in the given order; a row may occur more than once.
 
         >>> [row.tolist() for row in Ragged.from_rows([[1], [2, 3], [4]]).take(np.array([2, 1, 1]))]
         [[4], [2, 3], [2, 3]]

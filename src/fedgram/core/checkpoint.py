@@ -16,7 +16,7 @@ from fedgram.core.storage import Artefact, Record, flush, read_artefact, write_a
 KIND, VERSION = "checkpoint", 1
 
 
-class OtherWork(InputError):
+class OtherWorkError(InputError):
     """A checkpoint that belongs to other work."""
 
 
@@ -39,7 +39,7 @@ def read_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> tuple[int, Rec
         raise InputError(path, f"does not hold a checkpoint: {error}") from None
     if differ:
         remedy = "use the same settings, name another file or folder, or remove it"
-        raise OtherWork(path, f"was made with other settings: {', '.join(differ)}", remedy=remedy)
+        raise OtherWorkError(path, f"was made with other settings: {', '.join(differ)}", remedy=remedy)
     return int(number), Record(fields, artefact.arrays)
 
 
@@ -72,7 +72,7 @@ class Checkpoints:
         for path in reversed(self._paths()):
             try:
                 return read_checkpoint(path, self.belongs_to)
-            except OtherWork:
+            except OtherWorkError:
                 raise
             except InputError as error:
                 damaged.append(error)

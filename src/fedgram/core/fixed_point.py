@@ -1,8 +1,7 @@
-"""Probabilities in fixed point: whole numbers of 2⁻³⁴, whose sums do not depend on the order of adding.
+"""Probabilities in fixed point: integer multiples of 2⁻³⁴, whose sums do not depend on the order of addition.
 
-A number in single precision, times 2³⁴ and rounded, is a whole number that single precision holds: beyond 2²⁴ the
-product is whole already. So devices may keep fixed-point probabilities in 32 bits, and need wider numbers for sums
-alone.
+A single-precision number times 2³⁴, rounded to an integer, fits into single precision without loss: above 2²⁴ the
+product is already an integer. So a GPU can keep fixed-point probabilities in 32 bits; only sums need wider numbers.
 """
 
 BITS = 34

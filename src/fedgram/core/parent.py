@@ -1,18 +1,21 @@
-"""A process that ends with whoever started it."""
+"""Processes that end when their parent process ends."""
 
 import os
 import threading
 import time
 
-_LOOK = 0.2
+_POLL_SECONDS = 0.2
 
 
 def end_with(parent: int) -> None:
-    """From now on, end this process when its parent, of this number, has gone, killed perhaps."""
+    """Exit this process at once when the parent with this process ID has gone, for instance because it was killed.
+
+    A thread watches the parent. Nothing is cleaned up: call this only where all that must survive is on disk.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

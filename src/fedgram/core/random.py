@@ -1,8 +1,8 @@
 """Random numbers by name: one seed, any number of independent streams, no global generator.
 
-`stream(seed, "cohort", round)` is a numpy generator that depends on nothing but its names. For kernels that draw many
-samples there is `uniform_at(key, sample, draw)`: a counter-based number (Philox 4x64-10, Salmon et al. 2011) that can
-be computed in any order, so that results do not depend on batches, devices or the number of workers.
+`stream(seed, "cohort", round)` is a numpy generator that depends only on the seed and the names. Kernels that draw many
+samples use `uniform_at(key, sample, draw)`, a counter-based random number (Philox 4x64-10, Salmon et al. 2011). Such
+numbers can be computed in any order, so results do not depend on batches, hardware or the number of workers.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def _digest(seed: int, names: tuple[str | int, ...]) -> bytes:
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
-    """The generator that belongs to these names.
+    """The random generator of this seed and these names.
 
     >>> stream(7, "a", 1).random() == stream(7, "a", 1).random() != stream(7, "a", 2).random()
     True
@@ -27,7 +27,7 @@ def stream(seed: int, *names: str | int) -> np.random.Generator:
 
 
 class Stream:
-    """The generator of these names, made only when it is asked for."""
+    """The seed and names of a random generator, which is created only when it is needed."""
 
     __slots__ = ("names", "seed")
 
@@ -35,12 +35,12 @@ class Stream:
         self.seed, self.names = seed, names
 
     def generator(self) -> np.random.Generator:
-        """The generator, from its beginning."""
+        """A new generator, at the start of its stream."""
         return stream(self.seed, *self.names)
 
 
 def stream_key(seed: int, *names: str | int) -> np.uint64:
-    """The key of these names for `uniform_at`."""
+    """The key of this seed and these names for `uniform_at`."""
     return np.uint64(int.from_bytes(_digest(seed, names)[:8], "little"))
 
 
@@ -70,7 +70,7 @@ def philox(key: np.uint64, sample: np.uint64, block: np.uint64) -> tuple[np.uint
 
 @kernel
 def uniform_at(key: np.uint64, sample: int, draw: int) -> float:
-    """The number in [0, 1) of draw `draw` of sample `sample`."""
+    """The random number in [0, 1) for draw number `draw` of sample number `sample`."""
     words = philox(key, np.uint64(sample), np.uint64(draw >> 2))
     lane = draw & 3
     word = words[0] if lane == 0 else words[1] if lane == 1 else words[2] if lane == 2 else words[3]

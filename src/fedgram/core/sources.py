@@ -1,9 +1,9 @@
 """A digest of the code that a function runs: its module, and the modules of this package that it imports.
 
-Imports are read from the sources; nothing is imported. All of them count: those inside functions, under TYPE_CHECKING,
-and relative ones. A module of the package that stands in quotes, as `"package.module"` or `"package.module:name"`,
-counts as imported, because registries, `python -m` and Flower load modules by such names. A package in quotes also
-counts with its data files, because `importlib.resources.files` takes such names. TOML files are left out: they are
+Imports are read from the sources; nothing is imported. All imports count, also those inside functions or under
+TYPE_CHECKING, and relative ones. A module name in quotes, as `"package.module"` or `"package.module:name"`, counts as
+an import too, because registries, `python -m` and Flower load modules by such names. A package name in quotes includes
+the package's data files, because `importlib.resources.files` takes such names. TOML files are left out: they are
 presets, and a stage depends on the values that were read from one, not on the file.
 
 Each file is read once per process. So a digest describes the code as it was when it was first read, even if the
@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 class Source(NamedTuple):
-    """The digest of a file, and the files of the package that it needs itself."""
+    """The digest of a file, and the files of the package that it needs directly."""
 
     sha256: str
     needs: frozenset[Path]
@@ -32,8 +32,8 @@ class Source(NamedTuple):
 def code_digest(function: Callable[..., Any], package: Path = PACKAGE) -> str | None:
     """The digest of the code that a function runs; None if its source is not on disk, as in a zip archive.
 
-    Partial functions and wrappers made with `functools.wraps` stand for the function inside. If the function is from
-    outside the package, the digest covers its own file and what this imports from the package.
+    Partial functions and wrappers made with `functools.wraps` stand for the inner function. If the function is defined
+    outside the package, the digest covers its own file and what this file imports from the package.
     """
     inner: Any = function
     while isinstance(inner, partial) or hasattr(inner, "__wrapped__"):
@@ -45,7 +45,7 @@ def code_digest(function: Callable[..., Any], package: Path = PACKAGE) -> str | 
 
 
 def source_digests(path: Path, package: Path = PACKAGE) -> dict[str, str]:
-    """By name, the digests of a module's file and of all files of the package that it needs, directly or indirectly."""
+    """The digests, by name, of a module's file and of all package files that it needs, directly or indirectly."""
     found: dict[Path, Source] = {}
     ahead = [path]
     while ahead:
@@ -75,7 +75,7 @@ def _read(path: Path, package: Path) -> Source:
 
 
 def _imported(content: bytes, container: tuple[str, ...]) -> Iterator[str]:
-    """The names that a module in the package `container` imports; of `from a import b` both, as `b` may be a module."""
+    """The names that a module in the package `container` imports; `from a import b` gives `a` and `a.b`."""
     for node in _statements(content):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -86,11 +86,11 @@ def _imported(content: bytes, container: tuple[str, ...]) -> Iterator[str]:
 
 
 def _statements(content: bytes) -> Iterator[ast.AST]:
-    """All statements of a module; expressions hold no imports, and are passed over for speed."""
+    """All statements of a module. Expressions have no imports and are skipped for speed."""
     try:
         ahead: list[ast.AST] = [ast.parse(content)]
     except (SyntaxError, ValueError):
-        return  # whoever imports the module is told what is wrong with it
+        return  # importing the module will report the error
     while ahead:
         yield (node := ahead.pop())
         for block in ("body", "orelse", "finalbody", "handlers", "cases"):
@@ -98,20 +98,20 @@ def _statements(content: bytes) -> Iterator[ast.AST]:
 
 
 def _quoted(content: bytes, package: str) -> Iterator[str]:
-    """The dotted names in quotes that may be modules, also inside longer strings such as the text of a TOML file."""
+    """Dotted names in quotes that may be modules, also inside longer strings such as TOML text."""
     for name in re.findall(rf"""["']({package}(?:\.\w+)+)(?::\w+)?["']""".encode(), content):
         yield name.decode()
 
 
 @cache
 def _modules(name: str, package: Path) -> tuple[Path, ...]:
-    """The files that importing a dotted name runs: the packages that hold it, then the module if there is one."""
+    """The files that run when a dotted name is imported: its packages, then the module if there is one."""
     above, _, last = name.rpartition(".")
     if not above:
         return (package / "__init__.py",) if last == package.name else ()
     found = _modules(above, package)
     if not found or found[-1].name != "__init__.py":
-        return found  # the name of something in a module
+        return found  # the last part is a name inside a module
     place = found[-1].with_name(last)
     return (*found, *[f for f in (place / "__init__.py", place.with_name(f"{last}.py")) if f.is_file()][:1])
 

@@ -1,8 +1,8 @@
-"""Artefacts on disk: written whole or not at all, versioned, checksummed, data only.
+"""Artefact files: written atomically, versioned, with a checksum, and without code.
 
-An artefact is a safetensors file, so that any language can read its arrays. Its metadata entry `fedgram` is a JSON
-object that says what it is (`kind`, `version`) and carries small values (`fields`) and the SHA-256 of fields and arrays
-(`digest`). The same content always makes the same bytes.
+An artefact is a safetensors file, so any language can read its arrays. Its metadata entry `fedgram` is a JSON object:
+`kind` and `version` say what the file is, `fields` holds small values, and `digest` is the SHA-256 of the fields and
+arrays. Equal content gives equal bytes.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf, isinf
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,27 +23,27 @@ from safetensors.numpy import load, save
 
 from fedgram.core.errors import InputError
 
-_UMASK = os.umask(0o077)  # it can only be read by setting it: once, while nothing else runs
+_UMASK = os.umask(0o077)  # it can only be read by setting it, so this is done once, at import
 os.umask(_UMASK)
 
 
 @contextmanager
 def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """A binary file that appears under `path` when the block ends, and not at all if it fails.
+    """Write a binary file that appears at `path` when the block ends; if the block fails, nothing changes.
 
-    It is written beside its final place, flushed to the disk, and renamed over whatever was there. With
-    `durable=False` it is not flushed, and may be lost in a power cut.
+    The file is written in the same folder under a temporary name, flushed to disk, and renamed; an existing file is
+    replaced. With `durable=False` it is not flushed, so a power cut may lose it.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():  # a device or pipe, such as /dev/stdout, cannot be renamed over
+    if path.exists() and not path.is_file():  # a special file or pipe, such as /dev/stdout, cannot be replaced
         if path.is_dir():
-            raise InputError(path, "is a folder; name a file to write")
+            raise InputError(path, "is a folder; give the name of a file to write")
         with path.open("wb") as file:
             yield file
         return
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:  # name the file that was asked for
+    except OSError as error:  # name the requested file, not the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -54,13 +55,13 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO
         Path(temporary).replace(path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk does not say where
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # such as: the disk is full
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 
 def flush(path: Path) -> None:
-    """Make sure that a file, or the names in a folder, survive a power cut."""
+    """Flush a file, or the list of files in a folder, to disk, so that it survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -70,13 +71,13 @@ def flush(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """Small values by name, as JSON holds them, and arrays by name: what is stored or sent."""
+    """JSON values by name and arrays by name: the data that is stored or sent."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def part(self, prefix: str) -> "Record":
-        """The values and arrays whose names start with `prefix` and a dot, without it."""
+        """The values and arrays whose names start with `prefix` and a dot; the result's names omit that prefix."""
         start = f"{prefix}."
         return Record(
             {name.removeprefix(start): value for name, value in self.fields.items() if name.startswith(start)},
@@ -85,7 +86,7 @@ class Record:
 
     @staticmethod
     def joined(**parts: "Record") -> "Record":
-        """Several records as one; `part` takes them apart again."""
+        """Several records as one; `part` is the inverse."""
         fields = {f"{prefix}.{name}": v for prefix, part in parts.items() for name, v in part.fields.items()}
         arrays = {f"{prefix}.{name}": a for prefix, part in parts.items() for name, a in part.arrays.items()}
         return Record(fields, arrays)
@@ -102,13 +103,23 @@ class Artefact:
 
 
 def content_digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 over fields, array names, types, shapes and bytes; independent of the order of insertion."""
+    """SHA-256 of the fields and of the arrays' names, types, shapes and bytes; the order of insertion has no effect."""
     sha = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         sha.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
         sha.update(array.reshape(-1).view(np.uint8).data)
     return sha.hexdigest()
+
+
+def limit_to_json(limit: float) -> float | None:
+    """A limit as a JSON value: infinity, which JSON lacks, becomes None."""
+    return None if isinf(limit) else limit
+
+
+def limit_from_json(value: float | None) -> float:
+    """The limit that `limit_to_json` wrote: None means no limit."""
+    return inf if value is None else value
 
 
 def artefact_to_bytes(artefact: Artefact) -> bytes:
@@ -132,7 +143,7 @@ def write_artefact(path: str | Path, artefact: Artefact) -> str:
 
 
 def artefact_from_bytes(content: bytes, name: str | Path, *, kind: str, version: int) -> Artefact:
-    """The artefact of a file's content; `name` is what errors call it."""
+    """Parse the content of an artefact file; error messages call it `name`."""
     try:
         length = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + length])
@@ -144,9 +155,9 @@ def artefact_from_bytes(content: bytes, name: str | Path, *, kind: str, version:
 
 
 def read_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
-    """Read an artefact of this kind, refusing a damaged file, another kind, or a version that is not known here."""
+    """Read an artefact. Damaged files, other kinds and other versions are refused."""
     path = Path(path)
-    path.open("rb").close()  # the usual OSError for a missing or unreadable file
+    path.open("rb").close()  # raises the usual OSError for a missing or unreadable file
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads((file.metadata() or {})["fedgram"])
@@ -165,13 +176,13 @@ def _checked(about: Any, arrays: Mapping[str, NDArray[Any]], name: str | Path, k
     except (KeyError, TypeError) as error:
         raise InputError(name, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
     if found != kind:
-        raise InputError(name, f"holds a {found!r}, not a {kind!r}")
+        raise InputError(name, f"contains a {found!r}, not a {kind!r}")
     if found_version != version:
-        remedy = "convert it with the fedgram that wrote it, or upgrade"
+        remedy = "create it again, or use the version of fedgram that wrote it"
         raise InputError(name, f"has format version {found_version}, not {version}", remedy=remedy)
     try:
         intact = content_digest(fields, arrays) == digest
-    except (RecursionError, TypeError, ValueError):  # fields that can be read, but not written
+    except (RecursionError, TypeError, ValueError):  # fields that can be read but not serialised again
         intact = False
     if not intact:
         raise InputError(name, "is damaged: its content does not match its checksum", remedy="write it again")

@@ -1,7 +1,7 @@
-"""What the ServerApp does: it collects the rounds that a run calls for, through a folder (`exchange.py`).
+"""The work of the ServerApp: it collects the rounds that a run calls for, through a folder (`exchange.py`).
 
-It holds nothing that could be lost: a sum is in memory alone until it is in the folder, and what happens to it then is
-the run's business. Should it be killed, the next one finds the call that has no answer.
+It holds no state of its own: a sum is written to the folder as soon as it is complete, and the run does the rest. If
+the ServerApp is killed, the next one finds the call without an answer.
 """
 
 import threading
@@ -10,34 +10,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
-
 from fedgram.core.errors import FedgramError
-from fedgram.deployment.exchange import Exchange, Presence
+from fedgram.core.locks import locked
+from fedgram.deployment.exchange import Exchange
 from fedgram.deployment.journal import Journal
-from fedgram.deployment.locks import locked
 from fedgram.deployment.remote_fleet import RemoteFleet
-from fedgram.deployment.transport import Lost, Transport
-from fedgram.federated.fleet import Abandoned, RoundCall
+from fedgram.deployment.transport import Transport, TransportLostError
+from fedgram.federated.fleet import AbandonedAttemptError, RoundCall
 
-_LOOK, _SHOW = 0.05, 0.5  # seconds between looks at the folder, and between looks at who is there
-_SIGN = 2.0  # seconds between signs of life
+_POLL_SECONDS, _PRESENCE_SECONDS = 0.05, 0.5  # polling intervals of the folder, and of the list of devices
+_HEARTBEAT_SECONDS = 2.0
+_LOCK_SECONDS = 120.0
+_TAKEN = "another ServerApp works in the same folder"
 
 
 def serve_rounds(work: Path, transport: Transport) -> None:
     """Answer the calls in a folder until the job is over; only one process does so at a time.
 
-    Whatever goes wrong is written down, so that nobody starts it again in vain; all but the loss of the transport.
+    Any failure but the loss of the transport is written to the folder, so that the run ends instead of trying again.
     """
     exchange = Exchange(work)
-    with locked(work, seconds=120), _signs_of_life(exchange):
+    with locked(work, seconds=_LOCK_SECONDS, taken=_TAKEN), _heartbeat(exchange):
         journal = None
         try:
-            order, job = exchange.read_order()
-            journal = Journal(Path(order.journal or work / "journal"), job.task.name, order.rounds)
-            journal.tell("run began", {"rounds": order.rounds, "job": job.digest, "parts": job.parts()})
-            _Collector(exchange, RemoteFleet(transport, job, order.patience, tell=journal.tell), journal).serve()
-        except Lost:
+            options, job = exchange.read_options()
+            journal = Journal(Path(options.journal or work / "journal"), job.task.name, options.rounds)
+            journal.tell("run began", {"rounds": options.rounds, "job": job.digest, "parts": job.parts()})
+            _Collector(exchange, RemoteFleet(transport, job, options.timeouts, tell=journal.tell), journal).serve()
+        except TransportLostError:
             raise
         except Exception as error:
             why = _in_words(error)
@@ -48,18 +48,18 @@ def serve_rounds(work: Path, transport: Transport) -> None:
 
 
 @contextmanager
-def _signs_of_life(exchange: Exchange) -> Iterator[None]:
-    """Give signs of life, also while a round is collected, for a run on another machine."""
+def _heartbeat(exchange: Exchange) -> Iterator[None]:
+    """Write a heartbeat, also while a round is collected, for a run on another machine."""
     ended = threading.Event()
 
-    def give() -> None:
-        while not ended.wait(_SIGN):
+    def beat() -> None:
+        while not ended.wait(_HEARTBEAT_SECONDS):
             with suppress(OSError):
-                exchange.give_sign_of_life()
+                exchange.write_heartbeat()
 
     with suppress(OSError):
-        exchange.give_sign_of_life()
-    threading.Thread(target=give, daemon=True).start()
+        exchange.write_heartbeat()
+    threading.Thread(target=beat, daemon=True).start()
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ def _signs_of_life(exchange: Exchange) -> Iterator[None]:
 
 
 class _Collector:
-    """Answers calls; tells the journal of them, and the run who is there."""
+    """Answers calls, records them in the journal, and tells the run which devices are there."""
 
     def __init__(self, exchange: Exchange, fleet: RemoteFleet, journal: Journal) -> None:
         self._exchange, self._fleet, self._journal = exchange, fleet, journal
@@ -79,7 +79,7 @@ class _Collector:
             self._look()
             found = self._exchange.next_call()
             if found is None:
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
             else:
                 self._answer(*found)
         if not self._exchange.is_completed:
@@ -90,32 +90,32 @@ class _Collector:
         self._journal.tell("run completed", {})
 
     def _look(self) -> None:
-        """Look who is there, and say so if it has changed."""
+        """Update the list of devices, and tell the run if it has changed."""
         if time.monotonic() < self._next_look:
             return
-        roster = self._fleet.roster
-        roster.refresh()
-        devices = sorted(roster.present())
-        about = {"there": len(devices), "online": roster.online, "turned_away": dict(roster.turned_away)}
-        if (now := f"{devices} {about}") != self._shown:
-            self._exchange.show_devices(Presence(np.array(devices, np.int64), roster.online, roster.turned_away))
+        present = self._fleet.roster.look()
+        about = {
+            "there": len(present.devices), "online": present.online, "turned_away": dict(present.turned_away)
+        }  # fmt: skip
+        if (now := f"{present.devices.tolist()} {about}") != self._shown:
+            self._exchange.show_devices(present)
             self._shown = now
         self._journal.tell("waiting", about)
-        self._next_look = time.monotonic() + _SHOW
+        self._next_look = time.monotonic() + _PRESENCE_SECONDS
 
     def _answer(self, name: str, call: RoundCall) -> None:
-        if call.number > 1:  # a round is called for when the one before it is committed
+        if call.number > 1:  # the run calls for a round once the previous one is committed
             self._journal.tell("round committed", {"round": call.number - 1})
         began = time.monotonic()
         told = {"round": call.number, "attempt": call.attempt, "devices": len(call.order)}
         self._journal.tell("round began", told)
         try:
             found = self._fleet.collect(call)
-        except Abandoned as why:
+        except AbandonedAttemptError as why:
             self._next_look = 0.0
-            self._look()  # so that the next attempt does not count on those who are gone
+            self._look()  # so that the next attempt does not count on devices that are gone
             self._exchange.answer(name, call, why)
-            self._journal.tell("round abandoned", {"round": call.number, "why": str(why), **why.tally.fields()})
+            self._journal.tell("round abandoned", {"round": call.number, "why": why.reason, **why.tally.fields()})
             return
         self._exchange.answer(name, call, found)
         self._summed, seconds = call.number, round(time.monotonic() - began, 3)
@@ -123,10 +123,10 @@ class _Collector:
 
 
 def _in_words(error: Exception) -> str:
-    """A line on what went wrong; of an error that nobody foresaw, its kind alone, as its text may quote anything."""
+    """One line that says what went wrong; for an unexpected error only its class, as its text may quote anything."""
     if isinstance(error, FedgramError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror.lower()}, on the server; what was committed is kept"
+        return f"{place}{error.strerror.lower()}, on the server; committed rounds are kept"
     return f"the ServerApp failed with {type(error).__name__}; see superlink.log in the server's folder"

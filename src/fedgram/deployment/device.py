@@ -1,9 +1,9 @@
-"""What a device does when it is asked: nothing of Flower here, so that it can be tried and simulated without it.
+"""How a device answers requests. Nothing here depends on Flower, so that devices can be tested without it.
 
-A device is asked to *join* a job, and says whether it is ready; asked to *report*, it computes an update with the
-task's `client_update` and sends its bytes, or in four steps masks it together with other devices. It keeps its own
-rules, whatever the server says: the settings it has pinned, and how often it takes part in a job. An error is
-answered with the name of the error alone, never with a message that could quote text.
+Asked to *join* a job, a device says whether it is ready. Asked to *report*, it computes an update with the task's
+`client_update` and sends its bytes, or masks it together with other devices in four steps. It applies its own rules,
+whatever the server says: the settings it has pinned, and how often it takes part in a job. If an error occurs it sends
+only the name of the error, never a message, which could quote text.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ from typing import Any
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
+from fedgram.core.locks import locked
 from fedgram.core.storage import atomic_write
 from fedgram.deployment.keys import write_secret
-from fedgram.deployment.locks import locked
 from fedgram.deployment.participation import TOOK_PART, Participations
 from fedgram.deployment.store import DeviceStore, device_data, open_store
 from fedgram.federated.job import Job, job_from_bytes
@@ -32,21 +32,22 @@ from fedgram.federated.wire import record_from_bytes, update_to_bytes
 Content = dict[str, bytes]
 Hook = Callable[[DeviceStore], str | None]
 _KEPT_JOBS = 4
+_POWER_SUPPLIES = Path("/sys/class/power_supply")
 _LOCK_SECONDS = 300.0
 
 
-class NotKnown(FedgramError):
-    """A job that this device was never sent, or has forgotten."""
+class UnknownJobError(FedgramError):
+    """A job that this device was never sent, or has deleted. The server knows this error by its name."""
 
 
 def enough_text(store: DeviceStore, least: int) -> str | None:
-    """Why a device has too little text to take part; None if it has enough."""
+    """Why a device with fewer than `least` messages does not take part; None if it has enough."""
     return None if store.messages() >= least else "too little text"
 
 
 def on_charger(_: DeviceStore) -> str | None:
-    """Why a device is not to be used now: it runs on its battery. Where none can be found, it may be used."""
-    supplies = list(Path("/sys/class/power_supply").glob("*/online"))
+    """Why a device does not take part now: it runs on battery. A device without a known power supply takes part."""
+    supplies = list(_POWER_SUPPLIES.glob("*/online"))
     try:
         online = [path.read_text().strip() == "1" for path in supplies]
     except OSError:
@@ -55,7 +56,7 @@ def on_charger(_: DeviceStore) -> str | None:
 
 
 def idle(_: DeviceStore) -> str | None:
-    """Why a device is not to be used now: it is busy with something else."""
+    """Why a device does not take part now: its processors are busy with other work."""
     return "busy" if os.getloadavg()[0] > 2 * (os.cpu_count() or 1) else None
 
 
@@ -64,10 +65,11 @@ HOOKS: Mapping[str, Hook] = {"charging": on_charger, "idle": idle}
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device: its store, a folder for the jobs it was sent, and what it demands before it takes part.
+    """A device: its store, a folder for the jobs it was sent, and its conditions for taking part.
 
-    With `masking` it sends no update but a masked one, in a cohort of the size that it demands itself. It takes part in
-    at most `participations` rounds of a job that counts. `pins` are digests that settings of a job must have.
+    It needs at least `min_messages` messages, and every hook must return None. With `masking` it sends only masked
+    updates, in a cohort of at least the size given there. It takes part in at most `participations` rounds of a job
+    that counts. `pins` are digests that settings of a job must have.
     """
 
     store: DeviceStore
@@ -84,7 +86,7 @@ class Device:
         return next((reason for reason in reasons if reason), None)
 
     def join(self, request: Content) -> Content:
-        """Keep the job; say who this is, and whether it is ready."""
+        """Store the job; answer with the device's number and whether it is ready."""
         with self._alone():
             return self._join(request["job"])
 
@@ -103,7 +105,7 @@ class Device:
         return f"not the pinned {wrong[0]}" if wrong else None
 
     def report(self, request: Content) -> Content:
-        """The update of a round, as bytes; a device that is not ready says so instead."""
+        """The update of a round, as bytes; a device that is not ready declines."""
         with self._alone():
             return self._report(request)
 
@@ -112,7 +114,7 @@ class Device:
         noted, limit = self._noted(), self._limit(job)
         if reason := self._declines(job) or ("only masked" if self.masking else None):
             return {"declined": reason.encode()}
-        report = update_to_bytes(self._update(job, number, request["state"]))
+        report = update_to_bytes(self._update(job, number, request["broadcast"]))
         digest = hashlib.sha256(report).hexdigest()
         if not noted.may_report(job.question, number, digest, limit):
             return {"declined": TOOK_PART.encode()}
@@ -121,7 +123,7 @@ class Device:
         return {"update": report}
 
     def secure(self, request: Content) -> Content:
-        """The next step of a masked round. What is kept between steps is used once: it is gone before the answer is.
+        """The next step of a masked round. The state between two steps is used once: it is deleted before the answer.
 
         The job, the round and the digest of the broadcast are part of the round's context from the first step on, and
         the broadcast itself must have that digest.
@@ -138,12 +140,12 @@ class Device:
         if not noted.may_mask(job.question, limit, begins=kind == Kind.INVITATION):
             return {"declined": TOOK_PART.encode()}
         assert self.masking is not None
-        digest = request["broadcast"].decode()
+        digest = request["broadcast_digest"].decode()
 
         def vector() -> LongArray:
-            if hashlib.sha256(request["state"]).hexdigest() != digest:
+            if hashlib.sha256(request["broadcast"]).hexdigest() != digest:
                 raise FedgramError("the broadcast is not the one that the round began with")
-            return update_to_vector(job.task, self._update(job, number, request["state"]))
+            return update_to_vector(job.task, self._update(job, number, request["broadcast"]))
 
         length, about = vector_length(job.task.size), round_digest(job.digest, number, digest)
         if kind == Kind.INVITATION:
@@ -162,17 +164,19 @@ class Device:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One request at a time, also of several processes: what is noted must be so before anything leaves."""
+        """Answer one request at a time, also across processes: participation is recorded before anything is sent."""
         self.jobs.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(self.jobs.parent, seconds=_LOCK_SECONDS, taken="the device is busy", name=".device"):
+        with locked(
+            self.jobs.parent, seconds=_LOCK_SECONDS, taken="the device is busy with another request", name=".device"
+        ):
             yield
 
     def _declines(self, job: Job[Any]) -> str | None:
         return self._not_pinned(job) or self.why_not()
 
     def _limit(self, job: Job[Any]) -> int | None:
-        """How often this device takes part in a job: as the job says, and as the device itself does for counts."""
-        limits = [job.participations, self.participations if job.task.counting else None]
+        """How often this device takes part in a job: the job's limit, and for jobs that count the device's own."""
+        limits = [job.participations, self.participations if job.task.is_counting else None]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _noted(self) -> Participations:
@@ -185,20 +189,20 @@ class Device:
         return job.task.client_update(record_from_bytes(broadcast), data, rng)
 
     def job(self, digest: str) -> Job[Any]:
-        """A job that was sent before."""
+        """A job that this device was sent before."""
         path = self.jobs / digest
         if len(digest) != 64 or not digest.isalnum() or not path.is_file():
-            raise NotKnown("this device does not have the job")
+            raise UnknownJobError("this device does not have the job")
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != digest:
-            raise NotKnown("the job on this device is damaged")
+            raise UnknownJobError("the job on this device is damaged")
         return job_from_bytes(content)
 
 
 def _round(request: Content) -> int:
     number = request["round"]
     if not (number.isdigit() and len(number) < 10 and int(number)):
-        raise FedgramError("the request names no round")
+        raise FedgramError("the request has no valid round number")
     return int(number)
 
 
@@ -206,9 +210,10 @@ def open_device(
     data: str | Path, jobs: str | Path, *, min_messages: int = 1, hooks: str = "", masked_with: int = 0,
     participations: int = 1, pins: str = "",
 ) -> Device:  # fmt: skip
-    """The device of a store; `hooks` names what it demands, `pins` are NAME=DIGEST, both with commas between.
+    """The device of a store; `hooks` are names of conditions and `pins` are NAME=DIGEST, both separated by commas.
 
-    `masked_with` is the fewest devices whose sum it lets itself be part of; 0: it sends its updates unmasked.
+    `masked_with` is the minimum number of devices in a sum with this device's update; 0 means that it sends its updates
+    unmasked.
     """
     names = [name for name in hooks.split(",") if name]
     if unknown := [name for name in names if name not in HOOKS]:

@@ -1,21 +1,21 @@
-"""A folder through which a run and the server's ServerApp pass rounds to each other, as files.
+"""A folder through which a run and the server's ServerApp exchange rounds, as files.
 
-    order.json, job            what devices work on, and how long to wait for them     written by the run
-    call-J-R-A                 a call of job J: round R, attempt A, with its broadcast         by the run
-    devices                    the devices that are there now, written again and again         by the ServerApp
-    sum-J-R-A                  the answer to a call: a sum, or why there is none               by the ServerApp
+    order.json, job            what devices work on, and how the ServerApp serves it    written by the run
+    call-J-R-A                 a call of job J for round R, attempt A, with its broadcast       by the run
+    devices                    the devices that are there now; written whenever they change     by the ServerApp
+    sum-J-R-A                  the answer to a call: a sum, or why there is none                by the ServerApp
     done                       the job is over                                                  by the run
-    failed.json                why the ServerApp cannot go on                                   by the ServerApp
-    alive                      a number that rises as long as a ServerApp works here            by the ServerApp
+    failed.json                why the ServerApp cannot continue                                by the ServerApp
+    alive                      a heartbeat: a number that rises while a ServerApp works here    by the ServerApp
 
-Every file appears whole or not at all. There is one call at a time. A sum that was written is never collected again:
-should the run be killed before it commits the round, it finds the sum there when it resumes.
+Every file appears complete or not at all. There is one call at a time. A sum is never collected twice: if the run is
+killed before it commits the round, it finds the sum in the folder when it resumes.
 """
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.storage import Artefact, Record, atomic_write, content_digest, read_artefact, write_artefact
-from fedgram.deployment.remote_fleet import Patience
+from fedgram.deployment.waiting import Presence, Timeouts
 from fedgram.federated.cohort import RoundPlan
-from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
+from fedgram.federated.fleet import AbandonedAttemptError, RoundCall, RoundSum, Tally
 from fedgram.federated.job import Job, job_from_bytes
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import FederatedTask, Total
@@ -37,40 +37,34 @@ CALL, SUM, PRESENT, VERSION = "round-call", "round-sum", "devices-present", 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """How a ServerApp works on a job: how long it waits, and where it keeps its journal."""
+class ServeOptions:
+    """How a ServerApp serves a job: how long it waits, where it keeps its journal, and the number of rounds, if known.
 
-    patience: Patience
+    An empty `journal` means a folder inside the exchange.
+    """
+
+    timeouts: Timeouts
     journal: str
     rounds: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Presence:
-    """The devices that can be asked, how many nodes are online, and how many were turned away, by reason."""
-
-    devices: LongArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    online: int = 0
-    turned_away: Mapping[str, int] = field(default_factory=dict)
-
-
 class Exchange:
-    """Both sides of the folder; `open` is the run's first step and `read_order` the ServerApp's."""
+    """Both sides of the folder; the run begins with `open`, the ServerApp with `read_options`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._order, self._job = b"", ""
+        self._options, self._job = b"", ""
         self._task: FederatedTask[Any] | None = None
 
-    def open(self, order: Order, job: Job[Any]) -> None:
-        """Begin a job, or go on with the same one; what belongs to another job is removed.
+    def open(self, options: ServeOptions, job: Job[Any]) -> None:
+        """Begin a job, or resume the same one; files of another job are deleted.
 
-        Attempts that were abandoned before are forgotten, so that a run that gave up can be tried again.
+        Abandoned attempts are deleted too, so that a run that gave up can be tried again.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._job, self._task = job.digest[:16], job.task
-        self._order = json.dumps({**asdict(order), "job": job.digest}).encode()
-        completed = self.is_completed  # by an earlier run, whose sums are no business of this one
+        self._options = json.dumps({**asdict(options), "job": job.digest}).encode()
+        completed = self.is_completed  # by an earlier run, whose sums are not for this one
         for old in (*self.folder.glob("call-*"), *self.folder.glob("sum-*")):
             if completed or f"-{self._job}-" not in old.name:
                 old.unlink(missing_ok=True)
@@ -78,37 +72,37 @@ class Exchange:
             if "why" in read_artefact(answer, kind=SUM, version=VERSION).fields:
                 answer.with_name(answer.name.replace("sum", "call", 1)).unlink(missing_ok=True)
                 answer.unlink()
-        if self.is_over:  # of another order, or for the first time: who is there is not known yet
+        if self.is_over:  # other options, or the first time: which devices are there is not known yet
             (self.folder / DEVICES).unlink(missing_ok=True)
         for name in (DONE, FAILED):
             (self.folder / name).unlink(missing_ok=True)
         self._write(JOB, job.content)
-        self._write(ORDER, self._order)
+        self._write(ORDER, self._options)
 
-    def read_order(self) -> tuple[Order, Job[Any]]:
-        """The order and the job."""
+    def read_options(self) -> tuple[ServeOptions, Job[Any]]:
+        """The options and the job."""
         path = self.folder / ORDER
-        self._order = path.read_bytes()
+        self._options = path.read_bytes()
         try:
-            fields = json.loads(self._order)
-            order = Order(Patience(**fields["patience"]), str(fields["journal"]), fields["rounds"])
+            fields = json.loads(self._options)
+            options = ServeOptions(Timeouts(**fields["timeouts"]), str(fields["journal"]), fields["rounds"])
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(path, f"does not hold an order: {error}") from None
+            raise InputError(path, f"does not hold the options of a ServerApp: {error}") from None
         job = job_from_bytes((self.folder / JOB).read_bytes())
         self._job = job.digest[:16]
-        return order, job
+        return options, job
 
     def _write(self, name: str, content: bytes) -> None:
         with atomic_write(self.folder / name) as file:
             file.write(content)
 
     def _own(self, kind: str, number: int | None = None) -> Iterator[Path]:
-        """Calls or sums of the job, of one round or of all."""
+        """The calls or sums of the job, for one round or for all."""
         which = "*" if number is None else f"{number:06d}-*"
         return self.folder.glob(f"{kind}-{self._job}-{which}")
 
     def close(self, *, completed: bool) -> None:
-        """The job is over: it is completed, or the run gave it up."""
+        """Mark the job as over: completed, or given up by the run."""
         self._write(DONE, b"completed" if completed else b"")
 
     @property
@@ -123,9 +117,9 @@ class Exchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether a ServerApp has nothing left to do here: the job is done, or the order is another or gone."""
+        """Whether a ServerApp has nothing left to do here: the job is over, or the options have changed or are gone."""
         try:
-            return self.is_done or (self.folder / ORDER).read_bytes() != self._order
+            return self.is_done or (self.folder / ORDER).read_bytes() != self._options
         except FileNotFoundError:
             return True
 
@@ -138,36 +132,36 @@ class Exchange:
         """The names of the answers that are there."""
         return frozenset(path.name for path in self.folder.glob("sum-*"))
 
-    def give_sign_of_life(self) -> None:
-        """Say that a ServerApp works here."""
+    def write_heartbeat(self) -> None:
+        """Show that a ServerApp works here."""
         with atomic_write(self.folder / ALIVE, durable=False) as file:
             file.write(str(time.time_ns()).encode())
 
-    def sign_of_life(self) -> str:
-        """The last sign; "" if there is none."""
+    def heartbeat(self) -> str:
+        """The last heartbeat; "" if there is none."""
         try:
             return (self.folder / ALIVE).read_text("ascii", "replace")
         except OSError:
             return ""
 
     def fail(self, why: str) -> None:
-        """Say why the ServerApp cannot go on."""
+        """Write why the ServerApp cannot continue."""
         self._write(FAILED, json.dumps({"error": why}).encode())
 
     def failure(self) -> str | None:
-        """Why the ServerApp cannot go on, if it said so."""
+        """Why the ServerApp cannot continue, if it wrote so."""
         try:
             return str(json.loads((self.folder / FAILED).read_text("utf-8"))["error"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def show_devices(self, present: Presence) -> None:
-        """Say which devices are there."""
+        """Write which devices are there."""
         fields = {"online": present.online, "turned_away": dict(present.turned_away)}
         write_artefact(self.folder / DEVICES, Artefact(PRESENT, VERSION, fields, {"devices": present.devices}))
 
     def devices(self) -> Presence:
-        """The devices that were there when the ServerApp last looked."""
+        """The devices that the ServerApp has seen last."""
         try:
             artefact = read_artefact(self.folder / DEVICES, kind=PRESENT, version=VERSION)
             fields = artefact.fields
@@ -176,7 +170,7 @@ class Exchange:
             return Presence()
 
     def call(self, call: RoundCall) -> None:
-        """Ask for a round, in place of any call before; sums of earlier rounds are not needed any more."""
+        """Call for a round, in place of any earlier call; sums of earlier rounds are deleted."""
         name = f"{self._job}-{call.number:06d}-{call.attempt}"
         fields = {
             "number": call.number, "attempt": call.attempt, "plan": asdict(call.plan),
@@ -189,19 +183,19 @@ class Exchange:
             old.unlink(missing_ok=True)
 
     def withdraw(self) -> None:
-        """Ask for no round any more."""
+        """Withdraw the call."""
         for path in self._own("call"):
             path.unlink(missing_ok=True)
 
     def next_call(self) -> tuple[str, RoundCall] | None:
-        """A call that is not answered, and its name."""
+        """A call without an answer, and its name."""
         for path in self._own("call"):
             name = path.name.removeprefix("call-")
             if (self.folder / f"sum-{name}").exists():
                 continue
             try:
                 artefact = read_artefact(path, kind=CALL, version=VERSION)
-            except FileNotFoundError:  # another call has just taken its place
+            except FileNotFoundError:  # another call has just replaced it
                 continue
             f, arrays = artefact.fields, artefact.arrays
             masking = SecureSettings(**f["masking"]) if f["masking"] else None
@@ -210,28 +204,28 @@ class Exchange:
             return name, RoundCall(f["number"], f["attempt"], arrays["order"], plan, broadcast, masking)
         return None
 
-    def answer(self, name: str, call: RoundCall, found: RoundSum | Abandoned) -> None:
-        """Answer a call with a sum, or with why there is none."""
+    def answer(self, name: str, call: RoundCall, found: RoundSum | AbandonedAttemptError) -> None:
+        """Answer a call with a sum, or with the reason why there is none."""
         fields: dict[str, Any] = {"tally": found.tally.fields(), "broadcast": _digest(call.broadcast)}
-        if isinstance(found, Abandoned):
-            fields |= {"why": str(found)}
-            arrays: dict[str, NDArray[Any]] = {"seen": found.seen}
+        if isinstance(found, AbandonedAttemptError):
+            fields |= {"why": found.reason}
+            arrays: dict[str, NDArray[Any]] = {"seen": found.participants}
         else:
             total = found.total
             fields |= {"bits": total.bits, "weight": total.weight, "devices": total.devices}
             fields["vectors"] = list(total.arrays)
-            arrays = {"devices": found.devices, **{f"total.{n}": a for n, a in total.arrays.items()}}
+            arrays = {"devices": found.participants, **{f"total.{n}": a for n, a in total.arrays.items()}}
         write_artefact(self.folder / f"sum-{name}", Artefact(SUM, VERSION, fields, arrays))
 
-    def sum_of(self, call: RoundCall) -> RoundSum | Abandoned | None:
-        """The answer to a call; a sum of another attempt at the same round, with the same broadcast, serves too."""
+    def sum_of(self, call: RoundCall) -> RoundSum | AbandonedAttemptError | None:
+        """The answer to a call; a sum of another attempt at the same round, with the same broadcast, is accepted."""
         for path in sorted(self._own("sum", call.number)):
             answered = self._read_sum(path, call)
             if isinstance(answered, RoundSum) or (answered and path.name.endswith(f"-{call.attempt}")):
                 return answered
         return None
 
-    def _read_sum(self, path: Path, call: RoundCall) -> RoundSum | Abandoned | None:
+    def _read_sum(self, path: Path, call: RoundCall) -> RoundSum | AbandonedAttemptError | None:
         """An answer, checked: it may come from another machine."""
         artefact = read_artefact(path, kind=SUM, version=VERSION)
         f, arrays = artefact.fields, artefact.arrays
@@ -240,25 +234,25 @@ class Exchange:
             if f["broadcast"] != _digest(call.broadcast):
                 return None
             if "why" in f:
-                return Abandoned(str(f["why"]), tally, _numbers(arrays["seen"]))
+                return AbandonedAttemptError(str(f["why"]), tally, _numbers(arrays["seen"]))
             task, vectors = self._task, Record({}, arrays).part("total").arrays
             assert task is not None
             own = {name: _numbers(vectors[name]) for name in task.size}
             total = Total(task.bits, own, int(f["weight"]), int(f["devices"]))
             devices = _numbers(arrays["devices"])
             if {name: len(a) for name, a in own.items()} != dict(task.size) or f["bits"] != task.bits:
-                raise InvariantError("its vectors are not the task's")
+                raise InvariantError("its vectors do not fit the task")
             if not total.devices <= len(np.unique(devices)) == len(devices):
-                raise InvariantError("its devices are not those of its sum")
+                raise InvariantError("its devices do not fit its sum")
             total.check(task.bounds)
             return RoundSum(total, devices, tally)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, InvariantError) as error:
-            raise InputError(path, f"does not hold the sum of a round: {error}", remedy="remove it") from None
+            raise InputError(path, f"does not hold the sum of a round: {error}", remedy="delete it") from None
 
 
 def _numbers(array: NDArray[Any]) -> LongArray:
     if array.dtype != np.int64 or array.ndim != 1:
-        raise InvariantError("an array has another type or shape")
+        raise InvariantError("an array has the wrong type or shape")
     return array
 
 

@@ -1,10 +1,10 @@
-"""The folder of a federation: what all know, what the server keeps to itself, and what each device does.
+"""The folder of a federation: one part for everybody, one for the server only, and one for each device.
 
     federation.toml, ca.crt, app/     for everybody: address, settings, authority, the app that `flwr run` takes
-    server/                           the server's: keys, certificate, devices admitted, logs, status
-    nodes/device-N/                   a device's: key, the jobs it was sent
+    server/                           for the server: keys, certificate, admitted devices, logs, status
+    nodes/device-N/                   for a device: its key, the jobs it was sent
 
-A device on another machine is given the first line alone, and makes its key there.
+A device on another machine gets only the first part, and creates its key there.
 """
 
 import ipaddress
@@ -15,73 +15,77 @@ from pathlib import Path
 from typing import Annotated
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.pipeline.strict_toml import Between, read_config, to_toml
+from fedgram.core.settings import AtLeastOne, Between, Positive, Settings, Share, setting
+from fedgram.core.toml_config import read_config, to_toml
+from fedgram.deployment.flower.internals import VERSION
 
 CONFIG = "federation.toml"
 
 
 @dataclass(frozen=True, slots=True)
-class RoundsConfig:
-    """How rounds are run: seconds until a round ends, the share of its devices that must report, attempts at a round;
-    how long to wait for devices, and for how many (0: as many as a round asks); how long a job that counts waits for
-    further devices when all others have taken part; replies fetched at a time.
-    """
+class RoundsConfig(Settings):
+    """How rounds are run."""
 
-    deadline: Annotated[float, Between(above=0)] = 600.0
-    minimum: Annotated[float, Between(0, 1)] = 0.5
-    attempts: Annotated[int, Between(1)] = 5
-    wait_seconds: Annotated[float, Between(above=0)] = 3600.0
-    wait_for: Annotated[int, Between(0)] = 0
-    idle_seconds: Annotated[float, Between(0)] = 60.0
-    batch: Annotated[int, Between(1, 1000)] = 32
+    deadline: Positive = setting(600.0, "Time limit of a round, in seconds.")
+    minimum: Share = setting(0.5, "Share of a round's devices that must report.")
+    attempts: AtLeastOne = setting(5, "Maximum number of attempts per round.")
+    wait_seconds: Positive = setting(3600.0, "How long to wait for devices, in seconds.")
+    wait_for: Annotated[int, Between(0)] = setting(
+        0, "Number of devices to wait for before the first round; 0 means as many as a round needs."
+    )
+    idle_seconds: Annotated[float, Between(0)] = setting(
+        60.0, "How long a job that counts waits for further devices once all others have taken part, in seconds."
+    )
+    batch: Annotated[int, Between(1, 1000)] = setting(32, "Number of replies fetched at a time.")
 
 
 @dataclass(frozen=True, slots=True)
-class FederationConfig:
-    """A federation: its name, where its server is, and whether the way there is encrypted and devices known.
+class FederationConfig(Settings):
+    """A federation: its name, where its server is, whether connections are encrypted, and how sums are masked.
 
-    `masked_with` is the fewest devices whose sum the server may learn; 0: it sees every device's update. `poll` is how
-    many seconds a device that has nothing to do lets pass before it asks the server again. `in_memory` says where the
-    server keeps what is on its way: in memory, or in a database on the disk at seven times the processor time.
-
-    Two settings are a device's own. It takes part in at most `participations` rounds of a job that counts; and `pins`
-    are `NAME=DIGEST`, settings that a job must have, such as `unigrams.words`, or the device takes no part in it
-    (`federation status --json` shows those of the job that runs).
+    `participations` and `pins` are settings of a device, which it enforces against the server.
     """
 
-    name: str = "federation"
-    host: str = "127.0.0.1"
-    port: Annotated[int, Between(1, 65535)] = 8765
-    tls: bool = True
-    masked_with: Annotated[int, Between(0, 65536)] = 3
-    poll: Annotated[float, Between(0.05, 3600)] = 1.0
-    in_memory: bool = True
-    metrics_port: Annotated[int, Between(0, 65535)] = 0
-    participations: Annotated[int, Between(1)] = 1
-    pins: tuple[str, ...] | None = None
+    name: str = setting("federation", "Name of the federation.")
+    host: str = setting("127.0.0.1", "Name or address of the server, as devices reach it.")
+    port: Annotated[int, Between(1, 65535)] = setting(8765, "Port of the server.")
+    tls: bool = setting(True, "Encrypt connections, and admit registered devices only.")
+    masked_with: Annotated[int, Between(0, 65536)] = setting(
+        3, "Minimum number of devices whose sum the server may learn; 0 means that it sees every device's update."
+    )
+    poll: Annotated[float, Between(0.05, 3600)] = setting(1.0, "Polling interval of a device, in seconds.")
+    in_memory: bool = setting(True, "Keep messages in memory; a database on disk takes seven times the processor time.")
+    metrics_port: Annotated[int, Between(0, 65535)] = setting(0, "Port for Prometheus metrics; 0 means none.")
+    participations: AtLeastOne = setting(1, "Maximum number of rounds of a counting job that a device takes part in.")
+    pins: tuple[str, ...] | None = setting(
+        None,
+        "Settings that a job must have, as NAME=DIGEST, such as unigrams.words; a device refuses other jobs. "
+        "`federation status --json` shows those of the running job.",
+    )
     rounds: RoundsConfig = field(default_factory=RoundsConfig)
 
     def __post_init__(self) -> None:
+        Settings.__post_init__(self)
         if self.masked_with == 1:
-            raise FedgramError("masked_with is 0 or at least 2: the sum of one device is its update")
+            raise FedgramError("masked_with must be 0 or at least 2: the sum of one device is its update")
         if wrong := [pin for pin in self.pins or () if not re.fullmatch(r"[\w.-]+=[0-9a-f]{64}", pin)]:
-            raise FedgramError(f"a pin is NAME=DIGEST, with a SHA-256 in hexadecimal, not {wrong[0]!r}")
+            raise FedgramError(f"a pin must be NAME=DIGEST, with a SHA-256 digest in hexadecimal, not {wrong[0]!r}")
         check_host(self.host)
 
 
 def check_host(host: str) -> None:
-    """Refuse what is neither an address nor a name that certificates know."""
+    """Refuse a host that is neither an IP address nor a valid host name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
         if not re.fullmatch(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*\.?", host):
-            example = "such as fed.example.org or 10.0.0.7; names in other letters as xn--…"
-            raise FedgramError(f"{host!r} is no name or address of a server, {example}") from None
+            example = "such as fed.example.org or 10.0.0.7; write international names as xn--…"
+            raise FedgramError(f"{host!r} is not a host name or IP address, {example}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A federation's folder and what its configuration says."""
+    """A federation's folder and its configuration."""
 
     path: Path
     config: FederationConfig
@@ -93,28 +97,28 @@ class Folder:
 
     @property
     def app(self) -> Path:
-        """What `flwr run` is given."""
+        """The Flower app."""
         return self.path / "app"
 
     @property
     def authority(self) -> Path:
-        """The certificate that the server's is signed with."""
+        """The certificate of the authority that signed the server's certificate."""
         return self.path / "ca.crt"
 
     @property
     def address(self) -> str:
-        """Where devices find the server."""
+        """The server's address for devices."""
         host = self.config.host
         return f"[{host}]:{self.config.port}" if ":" in host else f"{host}:{self.config.port}"
 
     @property
     def heartbeat(self) -> float:
-        """Seconds between a device's signs of life; without one for twice as long it is taken to be gone."""
+        """Seconds between a device's heartbeats; a device without one for twice as long counts as gone."""
         return min(30.0, max(12.0, 15 * self.config.poll))
 
     @property
     def local_address(self) -> str:
-        """Where commands on the server's machine find it."""
+        """The server's address for commands on its own machine."""
         return f"127.0.0.1:{self.config.port}"
 
     def node(self, number: int) -> Path:
@@ -133,7 +137,7 @@ name = "{name}"
 version = "1.0.0"
 description = "Federated learning of n-gram language models"
 license = "Apache-2.0"
-dependencies = ["flwr==1.41.0"]
+dependencies = ["flwr=={flower}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
@@ -151,34 +155,34 @@ work = ""
 
 
 def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ...] = ()) -> Folder:
-    """Make a federation's folder, with keys and certificates if it uses TLS."""
+    """Create a federation's folder, with keys and certificates if it uses TLS."""
     from fedgram.deployment.keys import write_authority, write_server_certificate
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,30}", config.name):
-        raise FedgramError(f"a federation's name has letters, digits and hyphens only, not {config.name!r}")
+        raise FedgramError(f"a federation's name may have letters, digits and hyphens only, not {config.name!r}")
     if (path / CONFIG).exists():
-        raise InputError(path, "holds a federation already", remedy="choose another folder")
+        raise InputError(path, "already holds a federation", remedy="choose another folder")
     for host in extra_hosts:
         check_host(host)
     folder = Folder(path, config)
     for taken in (folder.app, folder.server, folder.authority):
         if taken.exists():
-            raise InputError(taken, "is there already", remedy="choose another folder, or remove it")
+            raise InputError(taken, "already exists", remedy="choose another folder, or delete it")
     folder.app.mkdir(parents=True)
     folder.server.mkdir(mode=0o700)
-    (folder.app / "pyproject.toml").write_text(_APP.format(name=config.name), "utf-8")
+    (folder.app / "pyproject.toml").write_text(_APP.format(name=config.name, flower=VERSION), "utf-8")
     (folder.app / "README.md").write_text("The app of a fedgram federation.\n", "utf-8")
     if config.tls:
         write_authority(folder.server, config.name)
         write_server_certificate(folder.server, config.name, [config.host, *extra_hosts])
         folder.authority.write_bytes((folder.server / "ca.crt").read_bytes())
     _write_flower_config(folder)
-    (path / CONFIG).write_text(to_toml(config), "utf-8")  # last: its presence says that the folder is whole
+    (path / CONFIG).write_text(to_toml(config), "utf-8")  # last: it marks the folder as complete
     return folder
 
 
 def _write_flower_config(folder: Folder) -> None:
-    """What Flower's own commands read on the server's machine, with FLWR_HOME set to this folder."""
+    """Write what Flower's own commands read on the server's machine, with FLWR_HOME set to this folder."""
     home = folder.server / "flwr"
     home.mkdir(exist_ok=True)
     authority = str(folder.authority.resolve())
@@ -189,7 +193,7 @@ def _write_flower_config(folder: Folder) -> None:
 
 
 def open_folder(path: str | Path) -> Folder:
-    """The federation of a folder."""
+    """Open a federation's folder."""
     if not (Path(path) / CONFIG).is_file():
-        raise InputError(path, "is not a federation's folder", remedy="make one with `fedgram federation init`")
+        raise InputError(path, "is not a federation's folder", remedy="create one with `fedgram federation init`")
     return Folder(Path(path).resolve(), read_config(Path(path) / CONFIG, FederationConfig))

@@ -1,6 +1,6 @@
-"""What an operator can follow: a line of JSON per event, and a status file that metrics and `status` are made from.
+"""What an operator sees: a log with one line of JSON per event, and a status file for metrics and `status`.
 
-Numbers and fixed words only; nothing that a device typed comes near here.
+Both hold numbers and fixed words only, and nothing that was typed on a device.
 """
 
 import json
@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.storage import atomic_write
+from fedgram.deployment.waiting import waiting_in_words
 
 LOG, STATUS = "log.jsonl", "status.json"
-_COUNTED = ("asked", "reports", "late", "bytes_sent", "bytes_received")
+_COUNTED = ("invited", "reports", "late", "bytes_sent", "bytes_received")
 _BY_REASON = ("failed", "refused")
-_PASSING = ("progress", "waiting")  # shown in the status now and then, and not logged
+_TRANSIENT = ("progress", "waiting")  # shown in the status from time to time, and not logged
 _PROGRESS_SECONDS = 1.0
 NO_NOISE = "no noise is added, so ε has no bound"
 
 
 class Journal:
-    """Writes the log and the status of a server's folder; `tell` is what rounds call.
+    """Writes the log and the status of a server's folder; rounds call `tell`.
 
-    `rounds` is None where it is not known beforehand, as for a pass over all devices; the status then says 0.
+    `rounds` is None if it is not known beforehand, as for a pass over all devices; the status then says 0.
     """
 
     def __init__(self, folder: Path, task: str, rounds: int | None) -> None:
@@ -34,22 +35,22 @@ class Journal:
         self._status: dict[str, Any] = {
             "task": task, "rounds": rounds or 0, "job": None, "parts": {}, "last_committed": 0,
             "round": 0, "state": "starting", "devices": 0,
-            "totals": before.get("totals") or {**dict.fromkeys(_COUNTED, 0), **{k: {} for k in _BY_REASON}},
+            "totals": dict.fromkeys(_COUNTED, 0) | {k: {} for k in _BY_REASON} | (before.get("totals") or {}),
             "rounds_committed": before.get("rounds_committed", 0),
             "rounds_abandoned": before.get("rounds_abandoned", 0),
             "round_seconds": before.get("round_seconds", 0.0), "current": {}, "waiting": {},
         }  # fmt: skip
 
     def tell(self, event: str, about: Mapping[str, Any]) -> None:
-        """Take note of an event."""
+        """Record an event."""
         status = self._status
         now = time.time()
         if event == "round committed" and status["job"] and about["round"] <= status["last_committed"]:
-            return  # told before, by a ServerApp that was killed
+            return  # a ServerApp that was killed has recorded it
         status["waiting"] = dict(about) if event == "waiting" else {}
         if event == "progress":
             status["current"] = dict(about)
-        if event not in _PASSING:
+        if event not in _TRANSIENT:
             self._log(event, about, now)
         elif now - self._shown < _PROGRESS_SECONDS:
             return
@@ -70,11 +71,11 @@ class Journal:
         status["state"] = {"progress": "collecting", "waiting": waiting_in_words(about)}.get(event, event)
         status["time"] = round(now, 3)
         self._shown = now
-        with atomic_write(self._folder / STATUS, durable=event not in _PASSING) as file:
+        with atomic_write(self._folder / STATUS, durable=event not in _TRANSIENT) as file:
             file.write(json.dumps(status).encode())
 
     def _begin(self, about: Mapping[str, Any]) -> None:
-        """Take note of the job: its digest, and those of its parts, which devices can pin."""
+        """Record the job: its digest, and those of its parts, which devices can pin."""
         job, last = self._before
         self._status |= {"job": about.get("job"), "parts": about.get("parts", {})}
         self._status["last_committed"] = last if job == about.get("job") else 0
@@ -97,16 +98,8 @@ class Journal:
             os.close(descriptor)
 
 
-def waiting_in_words(about: Mapping[str, Any]) -> str:
-    """What is waited for: devices, if so many are `wanted`, or else the run."""
-    there, wanted, online = (about.get(name, 0) for name in ("there", "wanted", "online"))
-    away = ", ".join(f"{n} {why}" for why, n in about.get("turned_away", {}).items())
-    words = f"waiting for devices: {there} of {wanted} are there" if wanted else f"waiting for a round: {there} devices"
-    return f"{words}, {online} online" + (f" (turned away so far: {away})" if away else "")
-
-
 def read_status(folder: Path) -> dict[str, Any]:
-    """The newest status; empty if there is none."""
+    """The last status; empty if there is none."""
     try:
         status = json.loads((folder / STATUS).read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation: an authority of its own, the server's certificate, and a key a device."""
+"""Keys and certificates of a federation: its own authority, the server's certificate, and one key per device."""
 
 import datetime
 import ipaddress
@@ -16,11 +16,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedgram.core.errors import InputError
 
 _YEARS, _AUTHORITY_YEARS = 2, 10
+_PUBLIC_KEY = "use the key.pub that `fedgram federation join` created"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def write_authority(folder: Path, name: str) -> None:
-    """Make `ca.key` and `ca.crt`."""
+    """Create `ca.key` and `ca.crt`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority")])
     certificate = (
@@ -35,7 +36,7 @@ def write_authority(folder: Path, name: str) -> None:
 
 
 def write_server_certificate(folder: Path, name: str, hosts: Iterable[str]) -> None:
-    """Make `server.key` and `server.crt` for these names and addresses, signed by the authority of the folder."""
+    """Create `server.key` and `server.crt` for these names and addresses, signed by the folder's authority."""
     signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
@@ -56,7 +57,7 @@ def write_server_certificate(folder: Path, name: str, hosts: Iterable[str]) -> N
 
 
 def write_device_key(folder: Path) -> None:
-    """Make `key` and `key.pub`, by which a device is known to the server; a key that is there already is kept."""
+    """Create `key` and `key.pub`, which identify a device to the server; an existing key is kept."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if (folder / "key").exists():
         key, _ = read_private_key(folder / "key")
@@ -71,22 +72,28 @@ def write_device_key(folder: Path) -> None:
 
 
 def read_public_key(path: Path) -> bytes:
-    """A device's public key as Flower wants it."""
+    """A device's public key in PEM, as Flower expects it."""
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
     except (ValueError, UnsupportedAlgorithm):
-        raise InputError(path, "is not a public key", remedy="use the key.pub that `join` made") from None
+        raise InputError(path, "is not a public key", remedy=_PUBLIC_KEY) from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise InputError(path, "is not an elliptic-curve key", remedy="use the key.pub that `join` made")
+        raise InputError(path, "is not an elliptic-curve key", remedy=_PUBLIC_KEY)
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
+def ssh_public_key(pem: bytes) -> bytes:
+    """A public key in PEM, in the format of SSH."""
+    key = serialization.load_pem_public_key(pem)
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH) + b"\n"
+
+
 def read_private_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:
-    """A device's pair of keys."""
+    """A device's key pair."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
     except (ValueError, UnsupportedAlgorithm):
-        remedy = "restore it, or remove it for a new one, which the server must admit"
+        remedy = "restore it, or delete it to get a new one, which the server must admit"
         raise InputError(path, "is not a private key", remedy=remedy) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(path, "is not an elliptic-curve key")
@@ -94,7 +101,7 @@ def read_private_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.Ellipti
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write what nobody else may read."""
+    """Write a file that no other user may read."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -138,7 +145,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A port of this machine that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Metrics of a server for Prometheus, in its text format, made from the status file that rounds keep up to date."""
+"""Metrics of a server for Prometheus, in its text format, from the status file that rounds update."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -6,25 +6,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 _PLAIN = {
-    "round": ("gauge", "Round that is going on."),
-    "rounds": ("gauge", "Rounds of the present task."),
-    "devices": ("gauge", "Devices that could be asked when the round began."),
+    "round": ("gauge", "Number of the current round."),
+    "rounds": ("gauge", "Number of rounds of the current task."),
+    "devices": ("gauge", "Devices that could be invited when the round began."),
     "rounds_committed": ("counter", "Rounds whose sum was applied."),
-    "rounds_abandoned": ("counter", "Rounds with too few reports, of which nothing was kept."),
+    "rounds_abandoned": ("counter", "Rounds that were abandoned because of too few reports."),
     "round_seconds": ("counter", "Time spent on committed rounds."),
 }
 _TOTALS = {
-    "asked": "Devices that were asked.",
-    "reports": "Reports that entered a sum.",
+    "invited": "Devices that were invited.",
+    "reports": "Reports that were added to a sum.",
     "late": "Devices that did not answer by the deadline.",
     "bytes_sent": "Bytes handed to Flower for devices.",
     "bytes_received": "Bytes of devices' replies.",
 }
-_BY_REASON = {"failed": "Devices that failed or declined.", "refused": "Reports that were not let into a sum."}
+_BY_REASON = {"failed": "Devices that failed or declined.", "refused": "Reports that were refused."}
 
 
 def metrics_text(status: Mapping[str, Any], nodes: Mapping[str, int] | None = None) -> str:
-    """The status as Prometheus reads it."""
+    """The status in Prometheus's text format."""
     lines: list[str] = []
 
     def put(name: str, kind: str, about: str, values: Mapping[str, float]) -> None:
@@ -50,7 +50,7 @@ def _label(text: str) -> str:
 
 
 def serve_metrics(port: int, text: Callable[[], str], *, host: str = "127.0.0.1") -> ThreadingHTTPServer:
-    """Answer `/metrics` on a port of this machine, in a thread, until the returned server is shut down."""
+    """Serve `/metrics` on a port of this machine, in a thread, until the returned server is shut down."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,7 +63,7 @@ def serve_metrics(port: int, text: Callable[[], str], *, host: str = "127.0.0.1"
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -5,38 +5,30 @@ population of the configuration is then what the server may see: its dev and tes
 the devices of the federation are.
 """
 
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError
 from fedgram.deployment.folder import Folder
-from fedgram.deployment.remote_fleet import Patience
 from fedgram.deployment.served_fleet import ServedFleet
-from fedgram.federated.cohort import RoundPlan
+from fedgram.deployment.waiting import Timeouts, WaitNotices
+from fedgram.federated.cohort import CohortOptions, RoundPlan
 from fedgram.federated.fleet import Fleet
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.rounds import RunOptions
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.shards import ShardedFleet
-from fedgram.federated.unigram_collection import UnigramTask
-from fedgram.neural.network import read_network
-from fedgram.neural.scoring import text_to_score
-from fedgram.pipeline.config import BudgetConfig, RefitConfig, RunConfig, TrainingConfig, UnigramsConfig
-from fedgram.pipeline.network_stages import write_trained
-from fedgram.pipeline.refit_stage import Asking, refit_on
-from fedgram.pipeline.text_stages import describe_unigrams, judged
-from fedgram.pipeline.training import TrainingJob
+from fedgram.federated.shards import ShardedFleet, Waiting
+from fedgram.pipeline import network_stages, refit_stage, text_stages
+from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.participants import DevicesOf
 from fedgram.pipeline.workspace import Stage, Work
-from fedgram.text.population import open_population
-from fedgram.text.unigrams import write_unigrams
-from fedgram.text.vocabulary import read_vocabulary
-from fedgram.training.fedavg_task import FederatedAveraging
-from fedgram.training.federated_training import Following, Moment, train
 
 _AWAY, _SHARD_AWAY = 600.0, 30.0  # seconds that a server may be away, and until a round goes on without one of several
 
@@ -63,25 +55,16 @@ def on_federation(servers: Servers, config: RunConfig) -> Callable[[list[Stage]]
 
     Several servers share the rounds; the settings of the first count.
     """
-    functions: dict[str, Callable[[Work], None]] = {
-        "refit": lambda work: refit(work, servers, config.refit, config.budget, config.seed)
-    }
-    if config.unigrams.counts is None:
-        functions["unigrams"] = lambda work: unigrams(work, servers, config.unigrams, config.seed)
-    for what, name, given in (("words", "R_W", config.words.network), ("pieces", "R_P", config.pieces.network)):
-        if given is None:
-            functions[f"train_{what}"] = _training(servers, config, name)
+
+    def devices(work: Work) -> FederationDevices:
+        return FederationDevices(servers, work.write("servers"))
+
+    functions = _functions(config, devices)
 
     def change(stages: list[Stage]) -> list[Stage]:
-        asking = functions.keys() & {stage.name for stage in stages}
-        sizes = {
-            "unigrams": ("unigrams.devices_per_round", config.unigrams.devices_per_round),
-            "train_words": ("training.clients_per_round", config.training.clients_per_round),
-            "train_pieces": ("training.clients_per_round", config.training.clients_per_round),
-            "refit": ("refit.devices_per_round", config.refit.devices_per_round),
-        }
-        for stage in asking:
-            _check_masked(servers.home, *sizes[stage])
+        for stage in stages:
+            if stage.name in functions:
+                _check_masked(servers.home, *_cohort_of(stage.name, config))
         own = {
             "federation": [_identity(server) for server in servers.all], "masked_with": servers.home.config.masked_with
         }  # fmt: skip
@@ -95,6 +78,32 @@ def on_federation(servers: Servers, config: RunConfig) -> Callable[[list[Stage]]
     return change
 
 
+def _functions(config: RunConfig, devices: DevicesOf) -> dict[str, Callable[[Work], None]]:
+    """The stages that ask devices, by name."""
+    c = config
+    functions: dict[str, Callable[[Work], None]] = {
+        "refit": lambda work: refit_stage.refit(work, c.refit, c.budget, c.seed, devices=devices)
+    }
+    if c.unigrams.counts is None:
+        functions["unigrams"] = lambda work: text_stages.unigrams(work, c.unigrams, c.seed, devices=devices)
+    for what, name, given in (("words", "R_W", c.words.network), ("pieces", "R_P", c.pieces.network)):
+        if given is None:
+            functions[f"train_{what}"] = _training(c, name, devices)
+    return functions
+
+
+def _training(config: RunConfig, name: str, devices: DevicesOf) -> Callable[[Work], None]:
+    compute = Compute("cpu", 1)  # of the server, which only scores
+    return lambda work: network_stages.train_network(
+        work, config.training, config.seed, name=name, compute=compute, devices=devices
+    )
+
+
+def _cohort_of(stage: str, config: RunConfig) -> tuple[str, CohortOptions]:
+    section = "training" if stage.startswith("train_") else stage
+    return section, getattr(config, section)
+
+
 def _identity(server: Folder | Path) -> str:
     """What tells a federation from others: its authority, which stays when certificates are renewed.
 
@@ -105,14 +114,12 @@ def _identity(server: Folder | Path) -> str:
     return sha256(server.authority.read_bytes()).hexdigest() if server.config.tls else str(server.path.resolve())
 
 
-def _check_masked(folder: Folder, name: str, devices: int) -> None:
+def _check_masked(folder: Folder, section: str, cohort: CohortOptions) -> None:
     """Refuse rounds of fewer devices than may be summed."""
-    if devices < (masked_with := folder.config.masked_with):
+    devices, masked_with = cohort.devices_per_round, folder.config.masked_with
+    if devices < masked_with:
+        name = f"{section}.devices_per_round"
         raise FedgramError(f"{name} = {devices} is less than the federation's masked_with = {masked_with}")
-
-
-def _training(servers: Servers, config: RunConfig, name: str) -> Callable[[Work], None]:
-    return lambda work: train_network(work, servers, config.training, config.seed, name=name)
 
 
 def round_plan(folder: Folder, devices: int, over_selection: float) -> RoundPlan:
@@ -122,10 +129,10 @@ def round_plan(folder: Folder, devices: int, over_selection: float) -> RoundPlan
     return RoundPlan(devices, over_selection, minimum, c.attempts)
 
 
-def patience_of(folder: Folder) -> Patience:
+def timeouts_of(folder: Folder) -> Timeouts:
     """How long the server of a federation waits."""
     c = folder.config.rounds
-    return Patience(c.deadline, c.wait_seconds, c.idle_seconds, c.wait_for, c.batch)
+    return Timeouts(c.deadline, c.wait_seconds, c.idle_seconds, c.wait_for, c.batch)
 
 
 def masking_of(folder: Folder) -> SecureSettings | None:
@@ -141,70 +148,42 @@ def served(servers: Servers, work: Path, job: Job[Any], rounds: int | None) -> I
         fleets: list[Fleet] = []
         for number, server in enumerate(servers.all):
             if isinstance(server, Path):
-                fleet = ServedFleet(None, server / job.digest[:16], job, patience_of(servers.home), away)
+                fleet = ServedFleet(None, server / job.digest[:16], job, timeouts_of(servers.home), away)
             else:
-                fleet = ServedFleet(server, work / f"server-{number}", job, patience_of(server), away)
+                fleet = ServedFleet(server, work / f"server-{number}", job, timeouts_of(server), away)
             fleets.append(stack.enter_context(fleet.working(rounds)))
-        patience, least = patience_of(servers.home), max(1, servers.home.config.masked_with)
-        waits = patience.wait_seconds, patience.idle_seconds
-        yield ShardedFleet(fleets, *waits, least) if servers.others else fleets[0]
+        yield _sharded(servers.home, fleets) if servers.others else fleets[0]
 
 
-def unigrams(work: Work, servers: Servers, config: UnigramsConfig, seed: int) -> None:
-    """U from the federation's devices, each of which takes part once."""
-    whitelist, folder = read_vocabulary(work.read("whitelist.txt")), servers.home
-    task = UnigramTask(whitelist, clip=config.clip)
-    job = Job(task, seed, participations=folder.config.participations)
-    options = RunOptions(
-        config.rounds, round_plan(folder, config.devices_per_round, config.over_selection), masking_of(folder)
-    )
-    advance = work.begin(f"Collecting unigrams, λ = {config.clip:g}", config.rounds)
-    with served(servers, work.write("servers"), job, config.rounds) as fleet:
-        run = run_rounds(
-            job, fleet, options, folder=work.write("checkpoints"),
-            tell=lambda event, _: advance(1) if event == "round committed" else None,
+def _sharded(home: Folder, fleets: list[Fleet]) -> ShardedFleet:
+    """The fleets of several servers as one, with the settings of the first."""
+    timeouts, waits = timeouts_of(home), WaitNotices()
+    waiting = Waiting(timeouts.wait_seconds, timeouts.idle_seconds, timeouts.wait_for)
+    return ShardedFleet(
+        fleets, waiting, min_devices=max(1, home.config.masked_with),
+        on_wait=lambda what: waits.tell(what, time.monotonic()),
+    )  # fmt: skip
+
+
+class FederationDevices:
+    """The devices of a federation as `Devices`; what passes to and from the servers is kept in a folder."""
+
+    count = None
+
+    def __init__(self, servers: Servers, folder: Path) -> None:
+        self._servers, self._folder = servers, folder
+
+    def participations(self, limit: int | None) -> int | None:  # noqa: ARG002
+        """What the federation allows, whatever a simulation would."""
+        return self._servers.home.config.participations
+
+    def run_options(self, cohort: CohortOptions, rounds: int | None) -> RunOptions:
+        """Rounds as the federation runs them."""
+        home = self._servers.home
+        return RunOptions(
+            rounds, round_plan(home, cohort.devices_per_round, cohort.over_selection), masking_of(home)
         )  # fmt: skip
-    counts, story = judged(task, run)
-    write_unigrams(work.write("U.unigrams"), counts)
-    describe_unigrams(work, counts, whitelist, story)
 
-
-def train_network(work: Work, servers: Servers, config: TrainingConfig, seed: int, *, name: str) -> None:
-    """FederatedAveraging on the federation's devices; dev users are the server's."""
-    users, start, folder = work.read("users.arrow"), read_network(work.read(f"{name}_start.safetensors")), servers.home
-    plan = TrainingJob(users, Path(), Path(), config, seed, "cpu").plan()
-    job = Job(FederatedAveraging(start.shape, start.weights, plan, start.coding), seed)
-    options = RunOptions(
-        config.rounds, round_plan(folder, config.clients_per_round, config.over_selection), masking_of(folder)
-    )
-    people = open_population(users)
-    dev = text_to_score(start.coding, people, people.clients("dev")[: config.dev_users])
-    advance, done = work.begin(f"Training {name} on devices", config.rounds), [0]
-
-    def on_round(moment: Moment) -> None:
-        advance(moment.round - done[0])
-        done[0] = moment.round
-
-    with served(servers, work.write("servers"), job, config.rounds) as fleet:
-        result = train(
-            job, fleet, options, dev=dev, following=Following(config.evaluate_every, config.patience),
-            folder=work.write("checkpoints"), resume=True, on_round=on_round,
-        )  # fmt: skip
-    write_trained(work, name, start, result, plan)
-
-
-def refit(work: Work, servers: Servers, config: RefitConfig, budget: BudgetConfig, seed: int) -> None:
-    """A_W_r fitted to what the federation's devices count."""
-    folder = servers.home
-    with ExitStack() as stack:
-        open_pass: list[ExitStack] = []
-
-        def fleets(job: Job[Any]) -> Fleet:
-            for before in open_pass:
-                before.close()
-            open_pass[:] = [stack.enter_context(ExitStack())]
-            place = work.write("servers") / job.digest[:16]
-            return open_pass[0].enter_context(served(servers, place, job, None))
-
-        plan = round_plan(folder, config.devices_per_round, config.over_selection)
-        refit_on(work, config, budget, seed, lambda: Asking(fleets, plan, masking_of(folder)))
+    def working_on(self, job: Job[Any], cohort: CohortOptions, rounds: int | None) -> AbstractContextManager[Fleet]:  # noqa: ARG002
+        """The devices behind the servers."""
+        return served(self._servers, self._folder / job.digest[:16], job, rounds)

@@ -1,10 +1,10 @@
-"""What a device keeps: its text in an SQLite file of its own, with its number in the federation.
+"""A device's text, in an SQLite file of its own, with its number in the federation.
 
     about(key, value)      format, and the device's number
     message(seq, text)     what was typed, in order
 
-The file is only read here, and nothing of it leaves the device but updates. A device's number stands for the client's
-in the in-process driver: cohorts and the device's random numbers are drawn by it.
+The file is only read here, and only updates computed from it leave the device. The device's number takes the place of
+the client's index in a simulation: cohorts and the device's random numbers are drawn with it.
 """
 
 import sqlite3
@@ -23,7 +23,7 @@ _FORMAT = "fedgram device 1"
 _TABLES = (
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT); CREATE TABLE message (seq INTEGER PRIMARY KEY, text TEXT)"
 )
-MOST_DEVICES = 2**40
+MAX_DEVICES = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,24 @@ class DeviceStore:
     number: int
 
     def population(self) -> Population:
-        """The text, normalised, as a population of one; what is not text is left out."""
+        """The text, normalised, as a population of one user; values that are not text are left out."""
         texts = [text for (text,) in self._ask("SELECT text FROM message ORDER BY seq") if isinstance(text, str)]
         return population_from_messages([(str(self.number), text, "train") for text in texts])
 
     def messages(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return int(self._ask("SELECT count(*) FROM message")[0][0])
 
     def _ask(self, query: str) -> list[tuple[Any, ...]]:
         try:
             with closing(_connect(self.path)) as store:
                 return store.execute(query).fetchall()
-        except sqlite3.Error:  # whose message may quote what it could not read
-            raise InputError(self.path, "is damaged", remedy="restore it, or make it again") from None
+        except sqlite3.Error:  # its message may quote text
+            raise InputError(self.path, "is damaged", remedy="restore it, or create it again") from None
 
 
 def device_data(own: Population, number: int, codes: IntArray | Ragged) -> ClientDataset:
-    """What a client function is given: the only client of the population, if there is any text at all."""
+    """The data for a task's `client_update`: the only user of the population; empty if there is no text."""
     if len(own):
         return own.load(0, codes)
     import numpy as np
@@ -74,7 +74,7 @@ def write_store(path: str | Path, number: int, texts: Iterable[str]) -> int:
 def write_population_stores(
     users: str | Path, folder: Path, *, split: str = "train", most: int | None = None
 ) -> tuple[int, int]:
-    """Make a store of every user of a split; returns how many users and messages. Numbers are the population's."""
+    """Write a store for every user of a split, numbered as in the population; returns how many users and messages."""
     texts = messages_by_user(users)
     chosen = [(n, name) for n, name in enumerate(sorted(texts)) if texts[name][0] == split][:most]
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,9 +82,9 @@ def write_population_stores(
 
 
 def open_store(path: str | Path) -> DeviceStore:
-    """Open a device's store, refusing anything else."""
-    Path(path).open("rb").close()  # the usual OSError for a missing or unreadable file
-    remedy = "make device stores with `fedgram federation devices`"
+    """Open a device's store; anything else is refused."""
+    Path(path).open("rb").close()  # raises the usual OSError for a missing or unreadable file
+    remedy = "create stores with `fedgram federation devices`"
     try:
         with closing(_connect(Path(path))) as store:
             about = dict(store.execute("SELECT key, value FROM about"))
@@ -92,7 +92,7 @@ def open_store(path: str | Path) -> DeviceStore:
         number = int(about["device"])
     except (sqlite3.Error, KeyError, ValueError, TypeError):
         raise InputError(path, "is not a device's store", remedy=remedy) from None
-    if about.get("format") != _FORMAT or not 0 <= number < MOST_DEVICES:
+    if about.get("format") != _FORMAT or not 0 <= number < MAX_DEVICES:
         raise InputError(path, "is not a device's store of a known format", remedy=remedy)
     return DeviceStore(Path(path), number)
 

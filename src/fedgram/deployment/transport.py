@@ -1,7 +1,7 @@
-"""Requests to nodes and their replies: whom a server can reach, what it sends, what comes back.
+"""Requests to nodes and their replies: which nodes a server can reach, what it sends, and what comes back.
 
-`Transport` is all that rounds over a network need. Behind it stands Flower's Grid (`grid_transport.py`) or, in tests, a
-handful of devices in this process.
+`Transport` is all that rounds over a network need. It is implemented over Flower's Grid (`flower/grid_transport.py`)
+and, in tests, over a few devices in the same process.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ Content = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A message to a node: what it is to do (`join`, `report`, …), and what it needs for that.
+    """A message to a node: an action (`join`, `report`, `secure`), and what the node needs for it.
 
-    `shared` is what all of a round's requests have in common: the same object for each, so that it is stored once.
+    `shared` is what all requests of a round have in common: one object for all of them, so that it is stored once.
     """
 
     node: int
@@ -52,18 +52,18 @@ class Reply:
         return f"Reply({self.request[:8]}, {self.error or f'{self.size} bytes'})"
 
 
-class Lost(FedgramError):
-    """The transport itself failed, as when the SuperLink dies; what was going on may be tried over another one."""
+class TransportLostError(FedgramError):
+    """The transport failed, for instance because the SuperLink died; the work may be retried over another one."""
 
 
 class Transport(Protocol):
-    """A transport; any of its methods may raise `Lost`."""
+    """A transport; each of its methods may raise `TransportLostError`."""
 
     def nodes(self) -> Mapping[int, str]:
-        """The nodes that are there now, and the names under which they were registered, if any."""
+        """The nodes that are online, and the names under which they were registered, if any."""
 
     def send(self, requests: Sequence[Request], *, seconds: float) -> list[str]:
-        """Send requests that are of use for so many seconds; returns what each is called, "" if it was not taken."""
+        """Send requests that expire after so many seconds; returns the name of each, "" if it was not accepted."""
 
     def poll(self, requests: Iterable[str], *, most: int = 32) -> list[Reply]:
-        """Replies that have come for some of these requests; at most one each, ever, and at most so many at once."""
+        """At most `most` replies that have come for some of these requests. Each is returned once."""

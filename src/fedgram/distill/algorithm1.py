@@ -15,24 +15,12 @@ A_W gives the capitals throughout. Every model keeps to the budget. Paper: Algor
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedgram.automata.budget import Budget
 from fedgram.automata.merge import merge, replace_unigrams, split_unknown
 from fedgram.automata.model import NGramModel
-from fedgram.automata.prune import prune_to_size
 from fedgram.distill.casing.capitalization import Capitalizer, capitalize_unigrams
 from fedgram.distill.nn2wfa import NN2WFA
 from fedgram.distill.sample_approx import Fit
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How large a model may be."""
-
-    ngrams: int = 1_500_000
-    unigrams: int = 200_000
-
-    def within(self, model: NGramModel) -> NGramModel:
-        """The model, pruned where it is larger than the budget, which it then fills: ties may be many and are split."""
-        return prune_to_size(model, self.ngrams, split_ties=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +36,10 @@ class Approximations:
     def by_letter(self) -> dict[str, NGramModel]:
         """A_e, A_i, A_m, A_r."""
         return {"e": self.external, "i": self.inferred, "m": self.merged, "r": self.refitted}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"A_{letter} {model.topology.arcs:,}" for letter, model in self.by_letter().items())
+        return f"Approximations({sizes} n-grams)"
 
     def warnings(self) -> dict[str, str]:
         """What people should know of the fits, by letter."""
@@ -89,5 +81,5 @@ def final_models(
 def _most_frequent(model: NGramModel, frequency: Mapping[str, float], budget: Budget) -> dict[str, float]:
     known = {word: f for word, f in frequency.items() if word in model.vocabulary}
     others = sorted((word for word in frequency if word not in known), key=lambda word: (-frequency[word], word))
-    room = max(budget.unigrams - len(model.vocabulary), 0)
+    room = max(budget.max_words - len(model.vocabulary), 0)
     return known | {word: frequency[word] for word in others[:room]}

@@ -1,7 +1,7 @@
-"""Where a count resumes after an interruption: the sum of all shards so far, in one checkpoint that is replaced whole.
+"""Checkpoints of counting: the sum of all shards so far, in one file that is replaced as a whole.
 
-The counts and the number of samples they are of stand in the same file, so that no sample is counted twice and none is
-left out, whenever the process ends.
+The counts and the number of samples are in the same file. So no sample is counted twice or left out, whenever the
+process ends.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _ARRAYS = ("summed", "visits", "source_visits")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The file of an unfinished, or finished, count."""
+    """The file of a count, finished or not."""
 
     path: Path
 
     def read(self, none: SampleCounts, digest: str, samples: int) -> SampleCounts:
-        """The counts so far, or none if there is no file; at most `samples` samples may have been counted."""
+        """The counts so far, or `none` if there is no file; an error if they are of more than `samples` samples."""
         if not self.path.exists():
             return none
         counted, record = read_checkpoint(self.path, _description(digest))
@@ -34,16 +34,16 @@ class Checkpoint:
         except KeyError as error:
             raise InputError(self.path, f"does not hold counts: {error} is missing") from None
         if any(array.shape != getattr(none, name).shape for name, array in zip(_ARRAYS, arrays, strict=True)):
-            raise InputError(self.path, "its counts do not fit the topology")
+            raise InputError(self.path, "holds counts on another topology", remedy="remove it to start again")
         if any(array.dtype != np.int64 for array in arrays):
-            raise InputError(self.path, "does not hold counts: an array has another type")
+            raise InputError(self.path, "does not hold counts: an array is not of 64-bit integers")
         if counted > samples:
-            raise InputError(self.path, f"holds counts of {counted} samples already", remedy="ask for as many or more")
+            raise InputError(self.path, f"holds counts of {counted} samples already", remedy="use at least as many")
         summed, visits, source_visits = arrays
         return SampleCounts(none.topology, summed, visits, source_visits, counted, entropy)
 
     def write(self, counts: SampleCounts, digest: str) -> None:
-        """Commit the counts so far."""
+        """Replace the file by one with these counts."""
         arrays = {name: getattr(counts, name) for name in _ARRAYS}
         write_checkpoint(self.path, counts.samples, Record({"entropy": counts.entropy}, arrays), _description(digest))
 

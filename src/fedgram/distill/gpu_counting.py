@@ -1,7 +1,10 @@
-"""What `device_counting.add_rows` does, as GPU kernels in Triton.
+"""`tensor_counting.add_rows`, the reference, as GPU kernels in Triton.
 
-Both kernels add whole numbers with atomics, whose sum does not depend on their order. The unigrams' kernel reads the
-probabilities once; a program of the other goes along the arcs of one state on a row's backoff path.
+Both kernels add whole numbers with atomics; the sums do not depend on the order. One kernel adds up the columns of the
+probabilities, for the unigrams. The other adds the probabilities of the arcs on the rows' backoff paths.
+
+In kernels, a name that ends in `_at` is a pointer to an array, `stride` is the distance between rows of p, and names in
+capitals are the sides of tiles.
 """
 
 from typing import Protocol
@@ -12,7 +15,7 @@ from torch import Tensor
 
 
 class Arcs(Protocol):
-    """A topology on a device, such as `device_counting.DeviceTopology`."""
+    """The arrays of a topology, as in `tensor_counting.TensorTopology`."""
 
     first_arc: Tensor
     label: Tensor
@@ -22,7 +25,7 @@ class Arcs(Protocol):
 
 
 def add_rows(p: Tensor, times: Tensor, q: Tensor, t: Arcs, summed: Tensor) -> None:
-    """Add rows of fixed-point probabilities, each so many times, to the arcs on the backoff paths of `q`."""
+    """As `tensor_counting.add_rows`: add p, multiplied by `times`, to the arcs on the backoff paths of `q`."""
     rows, labels = p.shape
     total = summed.new_zeros(labels)
     _add_columns_kernel[triton.cdiv(labels, 256), triton.cdiv(rows, 128)](
@@ -39,7 +42,7 @@ def add_rows(p: Tensor, times: Tensor, q: Tensor, t: Arcs, summed: Tensor) -> No
 def _add_columns_kernel(
     p_at, times_at, total_at, rows, labels, stride, SPAN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """A program a block of labels and a span of rows."""
+    """Add p·times to `total`, by label. One program per (block of labels, span of rows)."""
     x = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.int64)
     for first in range(0, SPAN, ROWS):
@@ -53,7 +56,7 @@ def _add_columns_kernel(
 
 @triton.jit
 def _add_paths_kernel(p_at, times_at, q_at, first_arc_at, label_at, backoff_at, summed_at, stride, BLOCK: tl.constexpr):
-    """A program a row and a state on its backoff path, the empty history excepted."""
+    """Add p·times to the arcs of one state. One program per (row, state on its backoff path, but the empty history)."""
     row = tl.program_id(0).to(tl.int64)
     q = tl.load(q_at + row)
     for _ in range(tl.program_id(1)):

@@ -1,19 +1,20 @@
 """A causal language model of Hugging Face's transformers, in a local folder, as a source of word pieces.
 
-Words must be coded prefix-free: it must be known that a word is complete when its last piece is read. Most tokenizers
-mark the *beginning* of a word instead (`Ġthe`, `▁the`), so that its end is known from the next token alone. The source
-therefore says the end of a word as a piece of its own, END. With p the model's probabilities behind the same tokens,
+Codes of words must be prefix-free: a word must be known to be complete when its last piece is read. But most tokenizers
+mark the *beginning* of a word (`Ġthe`, `▁the`), so its end is known only from the next token. Therefore the source adds
+a piece of its own, END, after every word. With p the model's probabilities after the same tokens:
 
-    inside a word        a token that continues it has p(token); END has the p of all tokens that begin a word or end
-                         the sentence, together,
-    behind END           such a token has its p divided by what END had.
+    inside a word   a token that continues the word has probability p(token); END has the sum of p over all tokens that
+                    begin a word or end the sentence
+    after END       a token that begins a word or ends the sentence has its p, divided by the probability of END
 
-The product over both is the model's own probability, nothing is left out, and END is the one piece that ends words: M∘A
-takes the codes *pieces, END* as it is. The first word of a sentence may come with or without the mark; a first token
-without it counts as the same token with it, where there is one. A token with a line break ends the sentence, as
-`eos_token` does. Other special tokens are never said. Paper: §6.
+The product of both is the model's own probability. END is the only piece that ends words, so M∘A can use the codes
+*pieces, END* unchanged. The first word of a sentence may come with or without the mark; a first token without it counts
+as the same token with it, if there is one. A token with a line break ends the sentence, as `eos_token` does. Other
+special tokens are never drawn. Paper: §6.
 
-Every prefix is read anew at every position: sentences are short, and any architecture will do.
+The model reads the whole prefix again at every position, without a cache. This works for any architecture, and
+sentences are short.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,9 @@ from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import InputError, MissingDependencyError
 from fedgram.core.storage import content_digest
 from fedgram.distill.source import Step
-from fedgram.neural.sampling import NEVER, State, walk
+from fedgram.neural.cell import State
+from fedgram.neural.decoder import NEVER
+from fedgram.neural.sampling import walk
 from fedgram.text.vocabulary import EOS, SPECIAL, UNK, Vocabulary
 
 MARKS = ("Ġ", "▁")  # byte-level BPE, SentencePiece
@@ -39,21 +42,23 @@ _MAX_LENGTH = 200
 
 
 class _PrefixDecoder:
-    """The model over its own tokens; its state is all tokens so far. Token `end` stands for every end of a sentence."""
+    """The model over its own tokens; its state is all tokens so far. Token `end` stands for all tokens that end."""
 
     fills_tiles, can_draw = True, False
 
-    def __init__(self, model: Any, device: torch.device, begin: int, end: int, ends: Tensor, never: Tensor) -> None:
-        self.model, self.device, self.begin, self.end = model.to(device).eval(), device, begin, end
-        self.ends, self.never = ends.to(device), never.to(device)
+    def __init__(
+        self, model: Any, torch_device: torch.device, begin: int, end: int, ends: Tensor, never: Tensor
+    ) -> None:
+        self.model, self.torch_device, self.begin, self.end = model.to(torch_device).eval(), torch_device, begin, end
+        self.ends, self.never = ends.to(torch_device), never.to(torch_device)
         self.labels = len(never)
 
     def initial(self, rows: int) -> State:
         """No tokens."""
-        return (torch.zeros(rows, 0, dtype=torch.int64, device=self.device),)
+        return (torch.zeros(rows, 0, dtype=torch.int64, device=self.torch_device),)
 
     def step(self, state: State, labels: Tensor) -> tuple[State, Tensor]:
-        """The scores behind the longer prefix; all ends together are the end."""
+        """The scores after the longer prefix; the score of `end` is that of all tokens that end a sentence together."""
         prefix = torch.cat([state[0], labels.unsqueeze(1)], 1)
         scores = self.model(input_ids=prefix, use_cache=False).logits[:, -1, : self.labels].float()
         scores = scores.masked_fill(self.never, NEVER)
@@ -64,12 +69,18 @@ class _PrefixDecoder:
 
 
 class HFSource:
-    """A model and its tokenizer, from a local folder; sentences are cut at `max_length` tokens."""
+    """A model and its tokenizer from a local folder; sentences are cut at `max_length` tokens.
+
+    Labels are END and all tokens that are neither special nor end a sentence. A token's label is `token_label`, or
+    `first_label` if it is the first of a sentence. `label_token` is the inverse of `token_label`.
+    """
 
     has_unknown = True
     batch, shard = 512, 1024
 
-    def __init__(self, path: str | Path, device: torch.device | str = "cpu", *, max_length: int = _MAX_LENGTH) -> None:
+    def __init__(
+        self, path: str | Path, torch_device: torch.device | str = "cpu", *, max_length: int = _MAX_LENGTH
+    ) -> None:
         self.path, self.max_length = Path(path), max_length
         model, self.tokenizer = _load(self.path)
         config = model.config
@@ -79,7 +90,7 @@ class HFSource:
         end = self.tokenizer.eos_token_id
         begin = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else end
         if end is None or begin is None:
-            raise InputError(path, "its tokenizer has no end of a sentence (eos_token)")
+            raise InputError(path, "its tokenizer has no eos_token", remedy="set eos_token in tokenizer_config.json")
         special = np.isin(np.arange(len(tokens)), self.tokenizer.all_special_ids)
         self.mark = _mark(tokens, path)
         is_begin = np.array([token.startswith(self.mark) for token in tokens]) & ~special
@@ -88,7 +99,7 @@ class HFSource:
         ends[end] = True
         self.token_ends, self.token_begins = ends, is_begin & ~ends
         kept = [i for i in range(len(tokens)) if not special[i] and not ends[i]]
-        names = [f"{i}:{tokens[i]}" for i in kept]  # a token is known by its id: its text may be anything
+        names = [f"{i}:{tokens[i]}" for i in kept]  # with the id, since texts of tokens need not be distinct
         self.vocabulary = Vocabulary.of([END, *("".join(name.split()) for name in names)])
         self.end_label = len(SPECIAL)
         self.token_label = np.full(len(tokens), UNK, np.int32)
@@ -98,11 +109,12 @@ class HFSource:
         self.label_token[self.token_label[kept]] = kept
         self.first_label = self._first_labels(tokens)
         self.decoder = _PrefixDecoder(
-            model, torch.device(device), int(begin), int(end), torch.from_numpy(ends), torch.from_numpy(special & ~ends)
-        )
+            model, torch.device(torch_device), int(begin), int(end), torch.from_numpy(ends),
+            torch.from_numpy(special & ~ends),
+        )  # fmt: skip
 
     def _first_labels(self, tokens: list[str]) -> IntArray:
-        """The label of each token as the first of a sentence: `<unk>` for one that never begins a word elsewhere."""
+        """The label of each token as the first of a sentence; `<unk>` if it begins no word inside a sentence."""
         by_text = {token: i for i, token in enumerate(tokens)}
         marked = [by_text.get(self.mark + token, -1) for token in tokens]
         labels = self.token_label.copy()
@@ -118,10 +130,10 @@ class HFSource:
         return content_digest({"vocabulary": self.vocabulary.digest, "max_length": self.max_length}, weights)
 
     def spell(self, words: Vocabulary) -> Lexicon:
-        """The lexicon of a vocabulary: each word's tokens as they stand inside a sentence, then END."""
+        """The lexicon of a vocabulary: the tokens of each word inside a sentence, then END."""
         rows: list[list[int]] = [[] for _ in words.words]
         for y, word in enumerate(words.words[len(SPECIAL) :], len(SPECIAL)):
-            # Said twice, the word stands inside a sentence, and no other character need be known.
+            # The second of two copies is inside a sentence, and the tokenizer need not know any other character.
             tokens = self.tokenizer(f"{word} {word}", add_special_tokens=False)["input_ids"]
             starts = [i for i, token in enumerate(tokens) if self.token_begins[token]]
             if starts and starts[-1] > 0 and not self.token_begins[tokens[starts[-1] + 1 :]].any():
@@ -133,12 +145,12 @@ class HFSource:
         return lexicon_from_codes(Ragged.from_rows(rows), is_final)
 
     def read_word(self, code: Sequence[int]) -> str:
-        """The word of a run of labels that END ends."""
+        """The word that a sequence of labels spells; the last label is END."""
         tokens = self.label_token[np.array(code[:-1], np.int64)].tolist()
         return str(self.tokenizer.decode(tokens)).strip() if tokens and min(tokens) >= 0 else ""
 
     def sample(self, samples: range, *, seed: int) -> Ragged:
-        """Sentences by number, in labels."""
+        """The samples with these numbers, as labels."""
         said: list[list[int]] = [[] for _ in samples]
         for step in self.walk(samples, seed=seed):
             for sample, label in zip(step.sample.tolist(), step.word.tolist(), strict=True):
@@ -147,13 +159,13 @@ class HFSource:
         return Ragged.from_rows(said)
 
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
-        """Two steps a tile: inside words, and behind END. Sentences are drawn again where they are given."""
+        """Two steps per tile: inside words, and after END. Given sentences are ignored, and drawn again."""
         del sentences
         said = np.zeros(len(samples), np.int64)
         for tile in walk(self.decoder, samples, seed=seed, max_length=self.max_length):
             sample, row = tile.sample.cpu().numpy(), tile.row.cpu().numpy()
             token, p = tile.label.cpu().numpy(), tile.probabilities(self._size).cpu().numpy().astype(np.float64)
-            if tile.position[0] == 0:  # all walk together
+            if tile.position[0] == 0:  # all samples are at the same position
                 yield self._step(said, sample, row, self.first_label[token], _by_label(p, self.first_label, self._size))
                 said[sample] += 1
                 continue
@@ -182,11 +194,11 @@ class HFSource:
         return Step(said[sample], sample, row, word, p)
 
     def __repr__(self) -> str:
-        return f"HFSource({self._size} labels, {self.decoder.device})"
+        return f"HFSource({self._size} labels, {self.decoder.torch_device})"
 
 
 def _by_label(p: np.ndarray, label: IntArray, labels: int) -> np.ndarray:
-    """Probabilities of tokens as those of labels."""
+    """The probabilities of labels, from those of tokens."""
     result = np.zeros((len(p), labels))
     for i in range(len(p)):
         result[i] = np.bincount(label, p[i], minlength=labels)
@@ -194,11 +206,14 @@ def _by_label(p: np.ndarray, label: IntArray, labels: int) -> np.ndarray:
 
 
 def _mark(tokens: list[str], path: str | Path) -> str:
-    """What the tokens that begin a word begin with."""
+    """The mark at the beginning of tokens that begin a word."""
     mark = max(MARKS, key=lambda m: sum(token.startswith(m) for token in tokens))
     begins: BoolArray = np.array([token.startswith(mark) and len(token) > len(mark) for token in tokens])
     if not begins.any():
-        raise InputError(path, f"its tokenizer marks the beginning of words neither with {' nor with '.join(MARKS)}")
+        raise InputError(
+            path, f"its tokenizer does not mark the beginning of words with {' or '.join(MARKS)}",
+            remedy="use a model with a byte-level BPE or SentencePiece tokenizer",
+        )  # fmt: skip
     return mark
 
 
@@ -208,7 +223,7 @@ def _load(path: Path) -> tuple[Any, Any]:
     except ImportError:
         raise MissingDependencyError("distilling a Hugging Face model", "transformers") from None
     if not (path / "config.json").is_file():
-        raise InputError(path, "is not the folder of a Hugging Face model: config.json is missing")
+        raise InputError(path, "is not a folder of a Hugging Face model: config.json is missing")
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         model = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True, **local)

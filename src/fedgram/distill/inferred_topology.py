@@ -13,7 +13,7 @@ import numpy as np
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import keep_ngrams, prune_to_size
 from fedgram.automata.topology import ngram_matrix
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, Smoothing, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream_key
@@ -42,7 +42,7 @@ class InferenceOptions:
     max_ngrams: int = 1_500_000
     higher_order_words: int = 64_000
     min_count: int = 2
-    smoothing: str = "katz"
+    smoothing: Smoothing = "katz"
     workers: int = 1
     ranks: Ranks = ALONE
 
@@ -91,9 +91,9 @@ def _train(corpus: Corpus, options: InferenceOptions, *, open_vocabulary: bool) 
     """The model of samples, before it is pruned."""
     if not np.any(corpus.sentences.values):
         raise FedgramError("the source's samples hold no words, so that no topology can be inferred from them")
-    training = TrainingOptions(
+    training = NGramOptions(
         order=options.order, smoothing=options.smoothing, higher_order_words=options.higher_order_words,
-        min_count=(1, options.min_count), open_vocabulary=open_vocabulary,
+        min_count=(1, options.min_count)[: options.order], open_vocabulary=open_vocabulary,
     )  # fmt: skip
     return train(corpus, training)
 

@@ -1,7 +1,7 @@
 """A recurrent network, of words or of word pieces, as a source.
 
-`</s>` ends a sentence, `<s>` is never said, and `<unk>` is a word like any other: the network has learned where unknown
-words stand, and reads `<unk>` itself. Paper: §4 and §6.
+`</s>` ends a sentence, and `<s>` is never drawn. `<unk>` is drawn and read like any other word, since the network has
+learned where unknown words occur. Paper: §4 and §6.
 """
 
 from collections.abc import Iterator
@@ -15,33 +15,40 @@ from fedgram.core.arrays import Ragged
 from fedgram.core.storage import content_digest
 from fedgram.distill.sample_approx import SHARD, Counting, PlainCounting
 from fedgram.distill.source import Step
-from fedgram.distill.tensor_counting import DeviceCounting
+from fedgram.distill.tensor_counting import TensorCounting
 from fedgram.neural import explicit_step
+from fedgram.neural.decoder import RecurrentDecoder
+from fedgram.neural.drawing import draw_in_tensors
 from fedgram.neural.network import Network
-from fedgram.neural.sampling import MAX_LENGTH, Follower, RecurrentDecoder, Tile, draw_in_tensors, sample_labels, walk
+from fedgram.neural.sampling import MAX_LENGTH, Follower, Tile, sample_labels, walk
 from fedgram.text.vocabulary import Vocabulary
 
-MANY = 1 << 16
+MANY = 1 << 16  # threads: no limit
 
 
 class NetworkSource:
-    """A network on a device; sentences are cut at `max_length` labels."""
+    """A network on a torch device; sentences are cut at `max_length` labels.
+
+    `batch` and `shard` are the best sizes for counting its samples, and `at_once` the samples to walk together.
+    """
 
     has_unknown = True
     batch = shard = SHARD
     at_once: int | None = None
 
-    def __init__(self, network: Network, device: torch.device | str = "cpu", *, max_length: int = MAX_LENGTH) -> None:
+    def __init__(
+        self, network: Network, torch_device: torch.device | str = "cpu", *, max_length: int = MAX_LENGTH
+    ) -> None:
         self.network, self.max_length = network, max_length
-        self.decoder = _decoder(network, torch.device(device))
-        if self.decoder.device.type != "cpu":
+        self.decoder = _decoder(network, torch.device(torch_device))
+        if self.decoder.torch_device.type != "cpu":
             self.at_once = 128 * SHARD
-            self.batch = self.shard = 8 * self.at_once  # the last samples of a shard walk alone
+            self.batch = self.shard = 8 * self.at_once  # large, since the last samples of a shard leave a GPU idle
 
     @property
     def most_threads(self) -> int:
-        """One is enough to keep a GPU busy."""
-        return MANY if self.decoder.device.type == "cpu" else 1
+        """The most threads that help; one is enough to keep a GPU busy."""
+        return MANY if self.decoder.torch_device.type == "cpu" else 1
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -55,25 +62,25 @@ class NetworkSource:
         return content_digest(fields, {name: np.asarray(w) for name, w in self.network.weights.items()})
 
     def sample(self, samples: range, *, seed: int) -> Ragged:
-        """Sentences by number."""
+        """The samples with these numbers."""
         return sample_labels(self.decoder, samples, seed=seed, max_length=self.max_length, at_once=self.at_once)
 
     def counting(self, topology: Topology, seed: int) -> Counting:
-        """In compiled code on the CPU, where the network is elsewhere."""
-        if self.decoder.device.type == "cpu":
+        """In compiled code on a CPU, in tensor operations elsewhere."""
+        if self.decoder.torch_device.type == "cpu":
             return PlainCounting(self, topology, seed)
-        return DeviceCounting(self, topology, seed)
+        return TensorCounting(self, topology, seed)
 
     def tiles(self, samples: range, *, seed: int, follower: Follower) -> Iterator[Tile]:
-        """The walk where the network is, drawn there as well."""
-        draw = draw_in_tensors if self.decoder.device.type == "cpu" else None
+        """The walk in tensors, drawn where the network is."""
+        draw = draw_in_tensors if self.decoder.torch_device.type == "cpu" else None
         return walk(
             self.decoder, samples, seed=seed, max_length=self.max_length, draw=draw, follower=follower,
             at_once=self.at_once,
         )  # fmt: skip
 
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
-        """Position by position; samples with the same words so far share a row."""
+        """Position by position; samples with the same labels so far share a row."""
         for tile in walk(self.decoder, samples, seed=seed, sentences=sentences, max_length=self.max_length):
             label, p = tile.label.cpu().numpy().astype(np.int32), tile.probabilities(self.decoder.labels).cpu().numpy()
             position, sample, row, entropy = (
@@ -82,13 +89,13 @@ class NetworkSource:
             yield Step(position, sample, row, label, p, entropy)
 
     def __repr__(self) -> str:
-        return f"NetworkSource({self.network.shape}, {self.decoder.device})"
+        return f"NetworkSource({self.network.shape}, {self.decoder.torch_device})"
 
 
-def _decoder(network: Network, device: torch.device) -> RecurrentDecoder:
-    """The fastest there is."""
-    if device.type != "cuda" or not explicit_step.supports(network.shape):
-        return RecurrentDecoder(network, device)
+def _decoder(network: Network, torch_device: torch.device) -> RecurrentDecoder:
+    """The fastest decoder for the network."""
+    if torch_device.type != "cuda" or not explicit_step.supports(network.shape):
+        return RecurrentDecoder(network, torch_device)
     from fedgram.neural.gpu.sampling import KernelDecoder
 
-    return KernelDecoder(network, device)
+    return KernelDecoder(network, torch_device)

@@ -54,7 +54,11 @@ _BATCH = 1 << 17  # samples of an n-gram model, whose equal visits are counted o
 
 
 class NN2WFA(Protocol):
-    """A cased n-gram model of a source on the topology of another model."""
+    """A cased n-gram model of a source on the topology of another model; it counts once, when first used."""
+
+    @property
+    def counts(self) -> "Counts":
+        """The counts on the union of all topologies."""
 
     def __call__(self, topology: NGramModel) -> Fit:
         """The model; the n-grams of `topology` are cased."""

@@ -1,9 +1,10 @@
-"""SampleApprox: the model on a topology that is closest to a source which can only be sampled and asked.
+"""SampleApprox: the model on a given topology that is closest to a source of samples and probabilities.
 
-Count, then minimise: k samples of the source walk the topology and leave their probabilities on its arcs; the counts
-determine the model with the least KL divergence from the source. Counting is a sum over samples, taken shard by shard:
-memory is the topology and a batch, shards may go to any number of threads or machines, and a count that was interrupted
-goes on from its last whole shard. Paper: §4.
+It has two steps. Counting: k samples of the source are read by the topology, and the source's probabilities are added
+up on its arcs. Minimisation: the counts determine the model with the least KL divergence from the source.
+
+Counting is a sum over samples, taken shard by shard. Memory is that of the topology and of one batch, shards can be
+shared by any number of threads or machines, and an interrupted count resumes after its last complete shard. Paper: §4.
 """
 
 from collections import deque
@@ -40,22 +41,22 @@ from fedgram.text.vocabulary import Vocabulary
 BATCH = 1024
 SHARD = 16 * BATCH
 PRIOR_VISITS = 1.0
-LEAST_WEIGHT = float(np.exp(-18.0))  # of any n-gram; a model joined from two still has e⁻²⁰
-MANY_UNVISITED = 0.1  # a larger share of unvisited n-grams gives a warning
+LEAST_WEIGHT = float(np.exp(-18.0))  # of any n-gram; a model that joins two such models still has at least e⁻²⁰
+MANY_UNVISITED = 0.1  # the share of unvisited n-grams above which there is a warning
 
 
 class Counting(Protocol):
-    """A way to count samples on a topology, such as SampleApprox's and CapSampleApprox's."""
+    """A way to count samples on a topology, such as those of SampleApprox and CapSampleApprox."""
 
     @property
     def digest(self) -> str:
-        """A name of all that the counts depend on."""
+        """A digest of everything that the counts depend on."""
 
     def zero(self) -> SampleCounts:
         """The counts of no samples."""
 
     def add(self, counts: SampleCounts, samples: range) -> None:
-        """Count the samples of these numbers."""
+        """Count the samples with these numbers."""
 
     def finish(self, counts: SampleCounts) -> TopologyCounts:
         """C(x, q), C(φ, q) and N(q) of all samples."""
@@ -63,7 +64,7 @@ class Counting(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainCounting:
-    """The counting step of SampleApprox; the topology is over the source's vocabulary."""
+    """The counting step of SampleApprox, on a topology over the source's vocabulary."""
 
     source: SourceModel
     topology: Topology
@@ -75,11 +76,11 @@ class PlainCounting:
         return content_digest({"source": self.source.digest, "seed": self.seed}, topology_arrays(self.topology))
 
     def zero(self) -> SampleCounts:
-        """On the topology."""
+        """No counts, on the topology."""
         return SampleCounts.zero(self.topology)
 
     def add(self, counts: SampleCounts, samples: range) -> None:
-        """Let the samples walk the topology in lock-step."""
+        """Walk the source and the topology together, position by position."""
         states = np.full(len(samples), self.topology.start, np.int32)
         for step in self.source.walk(samples, seed=self.seed):
             at = states[step.sample]
@@ -87,23 +88,23 @@ class PlainCounting:
             states[step.sample] = next_states(self.topology, at, step.word)
 
     def finish(self, counts: SampleCounts) -> TopologyCounts:
-        """From summed counts."""
+        """C(x, q), C(φ, q) and N(q)."""
         return counts.counts()
 
 
 @runtime_checkable
 class CountsItself(Protocol):
-    """A source that has a way to count of its own, with the same result: where its probabilities are."""
+    """A source with its own way to count, which gives the same counts as `PlainCounting`."""
 
     def counting(self, topology: Topology, seed: int) -> Counting:
-        """The way to count on a topology over its labels."""
+        """Its way to count on a topology over its labels."""
 
 
 class NGramCounting:
-    """The same for an n-gram model on the topology of another.
+    """The counting step for an n-gram model as the source, on the topology of another n-gram model.
 
-    What the source says next depends on its state alone. So visits are all there is to count: on the union of both
-    topologies, whose states tell those of the source and of the target.
+    The source's probabilities depend on its state alone, so it is enough to count visits. They are counted on the union
+    of both topologies, whose states determine those of the source and of the target.
     """
 
     def __init__(self, source: NGramSource, topology: Topology, seed: int) -> None:
@@ -119,7 +120,7 @@ class NGramCounting:
         return PlainCounting(self.source, self.target, self.seed).digest
 
     def zero(self) -> SampleCounts:
-        """On the union."""
+        """No counts, on the union."""
         return SampleCounts.zero(self.topology)
 
     def add(self, counts: SampleCounts, samples: range) -> None:
@@ -129,7 +130,7 @@ class NGramCounting:
         counts.add_entropy(self.entropies[states])
 
     def finish(self, counts: SampleCounts) -> TopologyCounts:
-        """What the source says at its visits, on the target."""
+        """The counts on the target: the source's probabilities, times its visits."""
         exact = counts_from_visits(self.refined, counts.visits.astype(np.float64), float(counts.samples))
         return fold_counts(exact, self.target, self.arc)
 
@@ -142,14 +143,14 @@ def counting_step(source: SourceModel, topology: Topology, seed: int) -> Countin
 
 
 def plain_counting_step(source: SourceModel, topology: Topology, seed: int) -> Counting:
-    """The fastest way on any backoff-complete topology; a source may know one itself."""
+    """The fastest way to count on any backoff-complete topology; a source may provide its own."""
     if isinstance(source, CountsItself):
         return source.counting(topology, seed)
     return PlainCounting(source, topology, seed)
 
 
 def topology_arrays(topology: Topology) -> dict[str, np.ndarray]:
-    """A topology by the names of its arrays."""
+    """The arrays of a topology by name."""
     return {
         "first_arc": topology.first_arc,
         "label": topology.label,
@@ -163,18 +164,18 @@ class Ranks(Protocol):
 
     @property
     def rank(self) -> int:
-        """The number of this one."""
+        """The number of this process."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of processes."""
 
     def sum(self, arrays: Sequence[LongArray]) -> list[LongArray]:
-        """The sums of arrays over all of them; all must call it."""
+        """The sums of the arrays over all processes, each of which must call it."""
 
 
 class Alone:
-    """A process by itself."""
+    """A single process."""
 
     rank, size = 0, 1
 
@@ -188,11 +189,15 @@ ALONE = Alone()
 
 @dataclass(frozen=True, slots=True)
 class CountingOptions:
-    """How to count.
+    """How to count; none of the options changes the counts.
 
-    `workers` threads and `ranks` processes share the samples, a shard of `shard` samples each at a time; `batch`
-    samples walk in lock-step; `checkpoint` is where a count that is interrupted goes on; `on_samples` is told of
-    samples as they are counted. None of these changes the counts.
+    Attributes:
+        workers: The number of threads in each process.
+        batch: The number of samples that are walked together.
+        checkpoint: Where to save the counts after each shard, to resume an interrupted count.
+        on_samples: A progress callback, with the number of samples counted since its last call.
+        ranks: The processes that share the samples.
+        shard: The number of samples that a thread counts at a time.
     """
 
     workers: int = 1
@@ -209,7 +214,7 @@ ONE_WORKER = CountingOptions()
 def count_samples(counting: Counting, samples: int, options: CountingOptions = ONE_WORKER) -> SampleCounts:
     """Count samples 0 … samples − 1."""
     if samples < 1 or options.batch < 1 or options.workers < 1:
-        raise FedgramError("the numbers of samples, of samples a batch and of workers must be at least 1")
+        raise FedgramError("the number of samples, the batch size and the number of workers must be at least 1")
     ranks, checkpoint = options.ranks, options.checkpoint
     total = counting.zero()
     if checkpoint:
@@ -219,7 +224,7 @@ def count_samples(counting: Counting, samples: int, options: CountingOptions = O
     shards = [range(a, min(a + options.shard, samples)) for a in range(total.samples, samples, options.shard)]
     own = _in_order(counting, shards[ranks.rank :: ranks.size], options)
     part = counting.zero()
-    for _ in range(0, len(shards), ranks.size):  # a shard for every rank, as long as there are some
+    for _ in range(0, len(shards), ranks.size):  # one shard per rank, until there are no more
         part = part + next(own, counting.zero())
         if checkpoint:
             total, part = total + _over_ranks(part, ranks), counting.zero()
@@ -229,7 +234,7 @@ def count_samples(counting: Counting, samples: int, options: CountingOptions = O
 
 
 def _over_ranks(counts: SampleCounts, ranks: Ranks) -> SampleCounts:
-    """The counts of all ranks; of those without samples nothing but zeros is known."""
+    """The sum of the counts of all ranks."""
     if ranks.size == 1:
         return counts
     numbers = np.array([counts.samples, counts.entropy or 0, counts.entropy is None], np.int64)
@@ -239,7 +244,7 @@ def _over_ranks(counts: SampleCounts, ranks: Ranks) -> SampleCounts:
 
 
 def _in_order(counting: Counting, ranges: Sequence[range], options: CountingOptions) -> Iterator[SampleCounts]:
-    """The counts of shards, one after the other; few of them are in memory at a time."""
+    """The counts of shards in order; at most one per worker is in memory."""
     shards = deque(ranges)
     running: deque[Future[SampleCounts]] = deque()
     with ThreadPoolExecutor(options.workers) as pool:
@@ -266,11 +271,17 @@ def count_shard(counting: Counting, samples: range, options: CountingOptions) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """A model fitted to counts, and how far it is from them, in nats a sentence.
+    """A model fitted to counts, with cross-entropies in nats per sentence.
 
-    `before` is the cross-entropy of the model that takes the source's average probability over visits ("summed"),
-    `after` that of the KL minimum, and `entropy` the source's, where it is known: the differences are the divergences.
-    `unvisited` states follow their backoff.
+    The KL divergence of a model from the source is its cross-entropy minus the source's entropy.
+
+    Attributes:
+        model: The model with the least KL divergence.
+        counts: The counts that it was fitted to.
+        before: The cross-entropy of the model that has the source's mean probabilities over visits ("summed").
+        after: The cross-entropy of `model`.
+        unvisited: The number of states without visits; they use the probabilities of their backoff.
+        entropy: The source's entropy, or None if it is not known.
     """
 
     model: NGramModel
@@ -282,12 +293,12 @@ class Fit:
 
     @property
     def unvisited_ngrams(self) -> int:
-        """The n-grams for whose last word the source was never asked after their history."""
+        """The number of n-grams whose probability after their history no sample visited."""
         return int(np.sum(unvisited_ngrams(self.counts)))
 
     @property
     def warning(self) -> str | None:
-        """A sentence for people if many n-grams were never visited."""
+        """A warning if many n-grams were never visited, or None."""
         never, ngrams = self.unvisited_ngrams, self.counts.topology.arcs
         if never <= MANY_UNVISITED * ngrams:
             return None
@@ -298,11 +309,11 @@ class Fit:
 
 
 def fit(counts: TopologyCounts, vocabulary: Vocabulary, *, entropy: float | None = None) -> Fit:
-    """The KL minimum of sampled counts.
+    """The model with the least KL divergence from sampled counts.
 
-    One visit more to each visited state, distributed as its summed counts are, keeps rarely visited states sane at
-    labels that were not read there by chance; a state that was not visited follows its backoff. No n-gram is
-    impossible: before a state is scaled to sum to 1, every weight is at least LEAST_WEIGHT.
+    Each visited state gets one additional visit, distributed like its summed counts. This smooths the weights of rarely
+    visited states. A state without visits uses the probabilities of its backoff. No n-gram is impossible: every weight
+    is at least LEAST_WEIGHT before the weights of its state are scaled to sum to 1.
     """
     model = minimize_kl(counts, vocabulary, prior_visits=PRIOR_VISITS, floor=LEAST_WEIGHT)
     _, through = summed_counts(counts)
@@ -323,7 +334,7 @@ def sample_approx(
     seed: int,
     options: CountingOptions = ONE_WORKER,
 ) -> Fit:
-    """SampleApprox(source, topology): the topology is over the source's vocabulary (see `adopt_topology`)."""
+    """SampleApprox(source, topology), for a topology over the source's vocabulary (see `adopt_topology`)."""
     counting = counting_step(source, topology, seed)
     counted = count_samples(counting, samples, options)
     return fit(counting.finish(counted), source.vocabulary, entropy=counted.source_entropy)

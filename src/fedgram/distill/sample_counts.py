@@ -1,12 +1,12 @@
-"""Counts of samples on a topology that do not depend on how the samples were split: sums in fixed point.
+"""Counts of samples on a topology, as sums in fixed point.
 
-Kept are S(x, q), the probability of x summed over all visits whose backoff path contains q, for each arc; and N(q), the
-visits to each state. A probability is rounded to 34 bits behind the point when it is added. Integers add up without
-rounding, so any batches, workers and machines give the same bits; and the counts of SampleApprox,
+For each arc, S(x, q) is the probability of x, summed over all visits whose backoff path contains q. For each state,
+N(q) is the number of visits. A probability is rounded to 34 fraction bits when it is added. Sums of integers are exact,
+so the counts are the same for any batches, workers and machines. The counts of SampleApprox,
 
     C(x, q) = S(x, q) − Σ_{q' backs off to q, x ∈ L[q']} S(x, q'),
 
-are differences of sums over the same roundings: exact, and never negative. Paper: §4.
+are differences of sums of the same rounded numbers: they are exact, and never negative. Paper: §4.
 """
 
 from dataclasses import dataclass
@@ -22,15 +22,22 @@ from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.fixed_point import BITS, SCALE
 from fedgram.core.jit import kernel
 
-MOST_VISITS = 1 << (62 - BITS)
-ENTROPY_BITS = 24
+MOST_VISITS = 1 << (62 - BITS)  # whose sums fit into 64 bits
+ENTROPY_BITS = 24  # fraction bits of summed entropies
 
 
 @dataclass(slots=True, eq=False)
 class SampleCounts:
-    """S(x, q) by arc in fixed point and N(q) by state, over `samples` samples; and their entropy, where it is known.
+    """The sums over some samples.
 
-    Where the source is an automaton, some counts may be left to be taken from the visits to its own states.
+    Attributes:
+        topology: The topology that is counted on.
+        summed: S(x, q) for each arc, in fixed point.
+        visits: N(q) for each state.
+        source_visits: Where the source is an automaton, the visits to its states; some ways to count use them in place
+            of `summed`.
+        samples: The number of samples.
+        entropy: The sum of the source's entropies over all visits, in fixed point, or None if it is not known.
     """
 
     topology: Topology
@@ -49,7 +56,7 @@ class SampleCounts:
     def add(
         self, p: NDArray[np.floating[Any]], row: LongArray, states: IntArray, entropy: FloatArray | None = None
     ) -> None:
-        """Count visits to `states`, with the probabilities `p[row]`."""
+        """Count one visit for each of `states`, with the probabilities `p[row]`."""
         t = self.topology
         if int(t.label[: t.first_arc[1]].max(initial=0)) >= p.shape[1]:
             raise InvariantError("SampleCounts: the topology reads labels that the source does not have")
@@ -58,7 +65,7 @@ class SampleCounts:
         self.add_entropy(None if entropy is None else entropy[row])
 
     def add_entropy(self, entropy: FloatArray | None) -> None:
-        """Count the entropy of visits; once it is not known for some, it is not known for all."""
+        """Add the entropies of visits; if one is not known, the sum is not known."""
         if entropy is None or self.entropy is None:
             self.entropy = None
         else:
@@ -71,7 +78,7 @@ class SampleCounts:
         entropy = None if self.entropy is None or other.entropy is None else self.entropy + other.entropy
         summed, visits = self.summed + other.summed, self.visits + other.visits
         if int(visits.sum()) > MOST_VISITS:
-            raise FedgramError(f"more than {MOST_VISITS:,} visits cannot be counted; ask for fewer samples")
+            raise FedgramError(f"more than {MOST_VISITS:,} visits cannot be counted; use fewer samples")
         source_visits, samples = self.source_visits + other.source_visits, self.samples + other.samples
         return SampleCounts(self.topology, summed, visits, source_visits, samples, entropy)
 
@@ -82,7 +89,7 @@ class SampleCounts:
 
     @property
     def source_entropy(self) -> float | None:
-        """The source's entropy in nats a sentence, as far as these samples tell."""
+        """The source's entropy in nats per sentence, estimated from these samples, or None if it is not known."""
         return None if self.entropy is None else self.entropy * 2.0**-ENTROPY_BITS / max(self.samples, 1)
 
     def counts(self) -> TopologyCounts:
@@ -101,7 +108,7 @@ def _add(
     first_arc: LongArray, label: IntArray, backoff: IntArray, summed: LongArray, visits: LongArray,
     p: NDArray[np.floating[Any]], row: LongArray, states: IntArray,
 ) -> None:  # fmt: skip
-    """Visits come by row, then by state; equal ones are added at once, the empty history's label by label."""
+    """Visits are sorted by row and state. Equal visits are added together, and the empty history's arcs at the end."""
     fixed, total = np.empty(p.shape[1], np.int64), np.zeros(p.shape[1], np.int64)
     scale = p.dtype.type(SCALE)
     i = 0
@@ -128,7 +135,7 @@ def _add(
 def add_path(
     first_arc: LongArray, label: IntArray, backoff: IntArray, summed: LongArray, fixed: LongArray, q: int, times: int
 ) -> None:
-    """Add a row to the states on q's backoff path, the empty history excepted."""
+    """Add a row, multiplied by `times`, to the arcs on q's backoff path, without those of the empty history."""
     while q > 0:
         for e in range(first_arc[q], first_arc[q + 1]):
             summed[e] += times * fixed[label[e]]

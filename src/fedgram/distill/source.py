@@ -1,19 +1,17 @@
-"""What can be distilled: any model of sentences that can be sampled and asked for probabilities.
+"""What can be distilled: any model of sentences that gives samples and probabilities.
 
-A `SourceModel` draws sentences by number: sample j of a seed depends on the seed and j alone, as numbers drawn by
-`core.random.uniform_at` do, so that samples may be drawn in any batches, by any number of workers. `walk` goes through
-a batch in lock-step: a `Step` holds some of its samples at one position, each about to say its next label, and the
-probabilities of all labels there. Only a step's rows are in memory at a time. Where samples share a row, as those in
-one state of an n-gram model do, it is handed out once.
+A `SourceModel` draws sentences by number. Sample j depends on the seed and j alone, like the numbers of
+`core.random.uniform_at`, so samples can be drawn in any batches, by any number of workers. `walk` goes through a batch
+position by position: a `Step` holds some of its samples before their next label, and the probabilities of all labels
+there. Only the rows of one step are in memory. Samples may share a row, as those in one state of an n-gram model do.
 
-Whoever counts needs no more than this, so that n-gram models, recurrent networks and transformers serve alike.
-Paper: §4.
+Counting needs no more than this, so n-gram models, recurrent networks and transformers can all be sources. Paper: §4.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,21 +26,21 @@ from fedgram.core.jit import kernel
 from fedgram.core.storage import content_digest
 from fedgram.text.vocabulary import EOS, Vocabulary
 
-_STEP_CELLS = 1 << 21
-_DEEPEST = MAX_ORDER + 1  # backoff path: one state more than histories are long, for word pieces
+_STEP_CELLS = 1 << 21  # the largest number of probabilities of a step
+_DEEPEST = MAX_ORDER + 1  # states on a backoff path: one more than the length of a history, for word pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Samples of a batch that are about to say a label.
+    """Samples of a batch before their next label.
 
     Attributes:
-        position: How many labels each of them has said, one number where all have said as many.
-        sample: Their places in the batch; no sample twice.
-        row: The row of `p` that belongs to each.
-        word: What each says next; `</s>` for one that ends here, or is cut.
-        p: Probabilities of all labels, a row each; rows sum to 1, and `<s>` has none.
-        entropy: The entropy of each row in nats, where the source knows it.
+        position: The number of labels that each sample has so far; one number if all have the same.
+        sample: The places of the samples in the batch; no sample occurs twice.
+        row: The row of `p` for each sample.
+        word: The next label of each sample; `</s>` for one that ends here or is cut.
+        p: The probabilities of all labels by row; rows sum to 1, and `<s>` has probability 0.
+        entropy: The entropy of each row in nats, or None if the source does not know it.
     """
 
     position: int | LongArray
@@ -53,29 +51,30 @@ class Step:
     entropy: FloatArray | None = None
 
 
+@runtime_checkable
 class SourceModel(Protocol):
     """A model of sentences, of words or of word pieces."""
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The labels, in the order of a step's columns."""
+        """The labels, in the order of the columns of `Step.p`."""
 
     @property
     def has_unknown(self) -> bool:
-        """Whether `<unk>` may be said."""
+        """Whether `<unk>` can be drawn."""
 
     @property
     def digest(self) -> str:
-        """A name of the distribution: other weights, other digest."""
+        """A digest of the distribution, with all weights."""
 
     def sample(self, samples: range, *, seed: int) -> Ragged:
-        """The samples of these numbers, without marks; long ones may be cut."""
+        """The samples with these numbers, without `<s>` and `</s>`; long ones may be cut."""
 
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
-        """Go through the samples of these numbers, position by position, every visit of each once.
+        """Go through the samples with these numbers, position by position.
 
-        A sample of n labels is visited n + 1 times. `sentences` is what `sample` says they are, where that is known
-        already, and spares drawing them again.
+        A sample of n labels has n + 1 visits, each in one step. `sentences` are the same samples from `sample`; pass
+        them where they are known, to avoid drawing them again.
         """
 
 
@@ -107,7 +106,7 @@ class NGramSource:
 
     @cached_property
     def weight(self) -> FloatArray:
-        """The probabilities of the model's arcs."""
+        """The probability of each of the model's arcs."""
         return np.exp(self.model.log_weight)
 
     @cached_property
@@ -115,7 +114,7 @@ class NGramSource:
         return state_entropies(self.model)
 
     def sample(self, samples: range, *, seed: int) -> Ragged:
-        """Sentences by number, as `sample_sentences` draws them."""
+        """The samples with these numbers, as `sample_sentences` draws them."""
         return sample_sentences(self.model, len(samples), seed=seed, first=samples.start, max_length=self.max_length)
 
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:
@@ -143,7 +142,7 @@ class NGramSource:
 
 
 def state_entropies(model: NGramModel) -> FloatArray:
-    """The entropy of what comes next, at every state, in nats."""
+    """The entropy of the next label at every state, in nats."""
     t = model.topology
     return _state_entropies(t.first_arc, t.backoff, backoff_arcs(t), model.log_weight, model.log_backoff)
 
@@ -153,7 +152,7 @@ def _rows(
     first_arc: LongArray, label: IntArray, backoff: IntArray, weight: FloatArray, log_backoff: FloatArray,
     states: IntArray, words: int,
 ) -> FloatArray:  # fmt: skip
-    """p(x | q) for all labels x: the labels of the longest history of q's backoff path that reads them."""
+    """p(x | q) for all labels x, each from the longest history on q's backoff path that has an arc for x."""
     p = np.zeros((len(states), words))
     path, scale = np.empty(_DEEPEST, np.int32), np.empty(_DEEPEST)
     for i in range(len(states)):
@@ -173,7 +172,7 @@ def _rows(
 def _state_entropies(
     first_arc: LongArray, backoff: IntArray, lower: IntArray, log_weight: FloatArray, log_backoff: FloatArray
 ) -> FloatArray:
-    """−Σ_x p(x|q)·log p(x|q) of every state, from that of its backoff without the labels that it reads itself."""
+    """−Σ_x p(x|q)·log p(x|q) of every state, from its own arcs and the entropy of its backoff without their labels."""
     entropy = np.zeros(len(backoff))
     for q in range(len(backoff)):
         own, left, left_entropy = 0.0, 1.0, 0.0

@@ -1,8 +1,8 @@
 """How a source of word pieces spells words, and how its samples are read as words.
 
-A source of word pieces spells words itself, with its own tokenizer, or with an inventory of `WordPieces`. A word has
-one code. Samples may also spell a word in other ways; counting on B = M ∘ A treats these as unknown words, and so does
-reading. Paper: §6.
+A source of word pieces spells words with its own tokenizer, or with an inventory of `WordPieces`. Each word has one
+code, a sequence of labels. Samples may spell a word in other ways; these count as unknown words, as they do when
+counting on B = M ∘ A. Paper: §6.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ from fedgram.text.wordpieces import MARK, WordPieces
 
 @runtime_checkable
 class SpellsItself(Protocol):
-    """A source of word pieces that knows the code of every word."""
+    """A source of word pieces with a tokenizer of its own."""
 
     def spell(self, words: Vocabulary) -> Lexicon:
-        """The lexicon of a vocabulary over its labels."""
+        """The lexicon of a vocabulary over the source's labels."""
 
     def read_word(self, code: Sequence[int]) -> str:
-        """The word that a run of its labels spells; its last label ends the word."""
+        """The word that a sequence of labels spells; the last label ends the word."""
 
 
 def spell(source: SourceModel, pieces: WordPieces | None, words: Vocabulary) -> Lexicon:
@@ -36,18 +36,18 @@ def spell(source: SourceModel, pieces: WordPieces | None, words: Vocabulary) -> 
     if isinstance(source, SpellsItself):
         return source.spell(words)
     if pieces is None:
-        raise FedgramError("the source has no word pieces of its own, and none were given")
+        raise FedgramError("the source has no word pieces of its own; pass those that it was trained with")
     return spell_words(words, pieces, source.vocabulary)
 
 
 def spellable_words(source: SourceModel, pieces: WordPieces | None, words: Vocabulary) -> Vocabulary:
-    """The words of a vocabulary that the source can spell; there must be some."""
+    """The words of a vocabulary that the source can spell; an error if it can spell none."""
     coded = spell(source, pieces, words).word_node >= 0
     known = Vocabulary.of(word for word, has_code in zip(words.words, coded.tolist(), strict=True) if has_code)
     if len(words) > len(known) == len(SPECIAL):
         raise FedgramError(
             "none of the topology's words can be spelled with the source's word pieces; "
-            "check that both are of one language and case"
+            "check that both have the same language and case"
         )
     return known
 
@@ -57,8 +57,8 @@ def read_words(
 ) -> Corpus:
     """Samples of word pieces as sentences of words.
 
-    The vocabulary is the most frequent words, at most `max_words` of them, that occur at least `min_count` times in
-    their own spelling. All others are `<unk>`. An unfinished word at the end of a sample is left out.
+    The vocabulary is the at most `max_words` most frequent words that occur at least `min_count` times in their own
+    code. All other words are `<unk>`. An incomplete word at the end of a sample is left out.
     """
     ends_word = spell(source, pieces, Vocabulary.of([])).is_final
     code_of, codes, words_in = _distinct_codes(samples, ends_word[samples.values])
@@ -74,7 +74,7 @@ def read_words(
 
 
 def _distinct_codes(samples: Ragged, ends_word: BoolArray) -> tuple[IntArray, list[tuple[int, ...]], LongArray]:
-    """The number of every word's code, the codes by number, and how many words each sample has."""
+    """The number of the code of every word, the codes by number, and the number of words of each sample."""
     last = np.flatnonzero(ends_word)
     sample = np.searchsorted(samples.offsets, last, side="right") - 1
     first = np.maximum(np.concatenate([np.zeros(1, np.int64), last[:-1] + 1])[: len(last)], samples.offsets[sample])
@@ -88,7 +88,7 @@ def _distinct_codes(samples: Ragged, ends_word: BoolArray) -> tuple[IntArray, li
 
 
 def _word(source: SourceModel, code: tuple[int, ...]) -> str:
-    """The word that a code spells, or nothing if that is no word."""
+    """The word that a code spells, or an empty string if it does not spell a word."""
     if UNK in code:
         return ""
     if isinstance(source, SpellsItself):

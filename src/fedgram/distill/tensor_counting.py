@@ -1,11 +1,13 @@
-"""SampleApprox's counting where the probabilities are, in tensor operations.
+"""SampleApprox's counting in tensor operations, on the torch device where the probabilities are.
 
-The topology's arrays lie on the device. Its states follow the samples row by row: the arc of state q that reads x is
-found by one search for q·|Σ| + x among all arcs. At every tile of rows, the probabilities of the arcs on the rows'
-backoff paths are gathered and added to S(x, q) as whole numbers, so that the counts are the bits that compiled counting
-gives from the same probabilities; those of the unigrams are added up for all labels at once. On a GPU both are kernels
-(`distill/gpu_counting.py`). Nothing waits for the device but the walk itself, once a position. Memory is the topology's
-and a tile's. Paper: §4.
+The topology's arrays lie on the same torch device, and its states follow the samples row by row. The arc of state q
+that reads label x is found by one search for q·|Σ| + x among all arcs.
+
+For every tile of rows, the probabilities of the arcs on the rows' backoff paths are gathered and added to S(x, q). The
+unigrams' probabilities are added for all labels at once. Probabilities are whole numbers in fixed point, so the counts
+are exactly those that compiled counting gives from the same probabilities. On a GPU both sums are kernels
+(`distill/gpu_counting.py`). The host waits for a GPU only during the walk, once per position. Memory is that of the
+topology and of one tile. Paper: §4.
 """
 
 from collections.abc import Iterator
@@ -22,42 +24,53 @@ from fedgram.core.errors import InvariantError
 from fedgram.distill.sample_approx import PlainCounting
 from fedgram.distill.sample_counts import ENTROPY_BITS, SampleCounts
 from fedgram.distill.source import SourceModel
-from fedgram.neural.sampling import Decoder, Follower, Tile
+from fedgram.neural.decoder import Decoder
+from fedgram.neural.sampling import Follower, Tile
 
 
 class TensorSource(SourceModel, Protocol):
-    """A source whose walk can be followed on its device."""
+    """A source whose walk can be followed where it computes."""
 
     @property
     def decoder(self) -> Decoder:
         """The network."""
 
     def tiles(self, samples: range, *, seed: int, follower: Follower) -> Iterator[Tile]:
-        """The walk, with fixed-point probabilities."""
+        """The tiles of the samples with these numbers, with probabilities in fixed point."""
 
 
-class DeviceTopology:
-    """A topology on a device, which follows a walk."""
+class TensorTopology:
+    """A topology as tensors on a torch device; it follows a walk (`sampling.Follower`).
 
-    def __init__(self, topology: Topology, labels: int, device: torch.device) -> None:
+    Attributes:
+        labels: The number of labels, |Σ|.
+        start: The start state.
+        first_arc, label, dest, backoff: As in `Topology`.
+        key: q·|Σ| + x for the arc of state q that reads x, in increasing order.
+        unigrams: The number of arcs of the empty history, which is state 0.
+        path_arcs: For each state, the number of arcs on its backoff path without those of the empty history.
+        depth: The largest number of states on a backoff path, without the empty history.
+    """
+
+    def __init__(self, topology: Topology, labels: int, torch_device: torch.device) -> None:
         if int(topology.label[: topology.first_arc[1]].max(initial=0)) >= labels:
-            raise InvariantError("DeviceTopology: the topology reads labels that the source does not have")
+            raise InvariantError("TensorTopology: the topology reads labels that the source does not have")
         t, self.labels, self.start = topology, labels, topology.start
         self.first_arc, self.label, self.dest, self.backoff = (
-            torch.from_numpy(a.astype(np.int64)).to(device) for a in (t.first_arc, t.label, t.dest, t.backoff)
+            torch.from_numpy(a.astype(np.int64)).to(torch_device) for a in (t.first_arc, t.label, t.dest, t.backoff)
         )
-        self.key = torch.from_numpy(arc_sources(t).astype(np.int64) * labels + t.label).to(device)
+        self.key = torch.from_numpy(arc_sources(t).astype(np.int64) * labels + t.label).to(torch_device)
         self.unigrams = int(t.first_arc[1])
         own = np.diff(t.first_arc)
         path, depth = np.zeros(t.states, np.int64), 0
         at = np.arange(t.states)
-        while (at > 0).any():  # the empty history's arcs are added up apart
+        while (at > 0).any():  # the arcs of the empty history are summed separately
             path += np.where(at > 0, own[at], 0)
             at, depth = np.where(at > 0, t.backoff[at], 0), depth + 1
-        self.path_arcs, self.depth = torch.from_numpy(path).to(device), depth
+        self.path_arcs, self.depth = torch.from_numpy(path).to(torch_device), depth
 
     def go(self, places: Tensor, labels: Tensor) -> Tensor:
-        """The states behind the labels, which are read on the way back to the empty history at the latest."""
+        """The states after the labels are read, each by the first state of the backoff path that has an arc for it."""
         q = places
         arc = self._find(q, labels)
         for _ in range(self.depth):
@@ -70,11 +83,11 @@ class DeviceTopology:
         return torch.searchsorted(self.key, q * self.labels + labels).clamp_(max=len(self.key) - 1)
 
     def cost(self, places: Tensor) -> Tensor:
-        """How many arcs their backoff paths have."""
+        """The number of arcs on the backoff path of each state."""
         return self.path_arcs[places]
 
     def path_of(self, q: Tensor, arcs: int) -> tuple[Tensor, Tensor]:
-        """All arcs on the backoff paths of states, `arcs` of them, and the place in `q` that each belongs to."""
+        """All arcs on the backoff paths of the states `q`, `arcs` in number, and for each arc its index in `q`."""
         path = [q]
         for _ in range(self.depth - 1):
             path.append(self.backoff[path[-1]].clamp(min=0))
@@ -86,29 +99,29 @@ class DeviceTopology:
         return torch.arange(arcs, device=q.device) + shift[entry], entry % len(q)
 
 
-class DeviceCounting:
-    """The counting step of SampleApprox for a network; the topology is over its labels."""
+class TensorCounting:
+    """The counting step of SampleApprox for a network, on a topology over the network's labels."""
 
     def __init__(self, source: TensorSource, topology: Topology, seed: int) -> None:
         self.source, self.topology, self.seed = source, topology, seed
 
     @property
     def digest(self) -> str:
-        """That of the same counts in compiled code."""
+        """That of `PlainCounting`, since the counts are the same."""
         return PlainCounting(self.source, self.topology, self.seed).digest
 
     @cached_property
-    def _on_device(self) -> DeviceTopology:
-        return DeviceTopology(self.topology, self.source.decoder.labels, self.source.decoder.device)
+    def _tensors(self) -> TensorTopology:
+        return TensorTopology(self.topology, self.source.decoder.labels, self.source.decoder.torch_device)
 
     def zero(self) -> SampleCounts:
-        """On the topology."""
+        """No counts, on the topology."""
         return SampleCounts.zero(self.topology)
 
     @torch.inference_mode()
     def add(self, counts: SampleCounts, samples: range) -> None:
-        """Walk and count on the device, then fetch the sums."""
-        t = self._on_device
+        """Walk and count where the network is, then copy the sums to the host."""
+        t = self._tensors
         summed, visits, nats = (
             torch.zeros(n, dtype=torch.int64, device=t.key.device) for n in (len(t.key), len(t.backoff), 1)
         )
@@ -119,15 +132,15 @@ class DeviceCounting:
         counts.entropy = None if counts.entropy is None else counts.entropy + int(nats.item())
 
     def finish(self, counts: SampleCounts) -> TopologyCounts:
-        """From summed counts."""
+        """C(x, q), C(φ, q) and N(q)."""
         return counts.counts()
 
 
-def _add_tile(t: DeviceTopology, tile: Tile, summed: Tensor, visits: Tensor, nats: Tensor) -> None:
-    """Sums of whole numbers are taken in double precision where they stay below 2⁵³, else in 64 bits."""
+def _add_tile(t: TensorTopology, tile: Tile, summed: Tensor, visits: Tensor, nats: Tensor) -> None:
+    """Add the rows of a tile to all three sums; whole numbers are summed without rounding."""
     p, q = tile.fixed, tile.place
     if p is None:
-        raise InvariantError("DeviceCounting: the walk has no probabilities in fixed point")
+        raise InvariantError("TensorCounting: the walk has no probabilities in fixed point")
     times = torch.zeros_like(q).index_add_(0, tile.row, torch.ones_like(tile.row))
     visits.index_add_(0, q, times)
     nats += (tile.entropy * 2.0**ENTROPY_BITS).round().to(torch.int64).mul_(times).sum()
@@ -139,9 +152,12 @@ def _add_tile(t: DeviceTopology, tile: Tile, summed: Tensor, visits: Tensor, nat
     add_rows(p, times, q, tile.cost, t, summed)
 
 
-def add_rows(p: Tensor, times: Tensor, q: Tensor, arcs: int, t: DeviceTopology, summed: Tensor) -> None:
-    """Add rows of fixed-point probabilities, each so many times, to the `arcs` arcs on the backoff paths of `q`."""
-    alone = bool((times == 1).all())  # no row is shared
+def add_rows(p: Tensor, times: Tensor, q: Tensor, arcs: int, t: TensorTopology, summed: Tensor) -> None:
+    """Add rows of fixed-point probabilities, multiplied by `times`, to the `arcs` arcs on the backoff paths of `q`.
+
+    The sums of a tile stay below 2⁵³ and are exact in double precision; `summed` is in 64-bit integers.
+    """
+    alone = bool((times == 1).all())  # no samples share a row
     total = p.sum(0, dtype=torch.float64) if alone else times.double() @ p.double()
     summed[: t.unigrams] += total.to(torch.int64)[t.label[: t.unigrams]]
     if arcs:

@@ -1,11 +1,12 @@
-"""A predictor for whatever gives the probabilities of all words at once, such as a network.
+"""A predictor for models that compute the probabilities of all words at once, such as networks.
 
-It needs one function: from sentences, as ids without marks, to rows of log-probabilities, len(sentence) + 1 rows a
-sentence: the first before any word, the last for what comes after all of them. A row has a value a word of the
-vocabulary. Rows may come in any batches, float32 or float64.
+It needs one function, from sentences (word ids without sentence marks) to rows of log-probabilities. A sentence has
+len(sentence) + 1 rows: the first is for the position before any word, the last for the position after all words. A row
+has one value per word of the vocabulary. Rows may come in batches of any size, as float32 or float64.
 
-The ranks are those of `evaluate.predictor`, found in one pass over a row; the letters in a second one: of the forms
-that beat the target, the one with the third longest common prefix says how many letters are not enough.
+The ranks are those of `evaluate.predictor`, found in one pass over a row. The same pass finds the number of letters: if
+the third longest prefix that a better form shares with the target has n letters, then n letters are too few, and n + 1
+are enough.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +26,14 @@ Rows = NDArray[np.float32] | FloatArray
 
 
 class DensePredictor:
-    """Judges and suggests with rows of log-probabilities."""
+    """Judges text and suggests words with rows of log-probabilities."""
 
     def __init__(self, vocabulary: Vocabulary, log_probs: Callable[[Ragged], Iterator[Rows]], *, cased: bool) -> None:
         self.forms = WordForms.of(vocabulary, cased=cased)
         self._log_probs = log_probs
 
     def judge(self, text: TypedText) -> Judgement:
-        """What the model says of a text."""
+        """Judge a text; see `evaluate.predictor`."""
         positions = len(text.target) + len(text.read)
         is_end = np.zeros(positions, bool)
         is_end[text.read.offsets[1:] + np.arange(len(text.read))] = True
@@ -50,11 +51,11 @@ class DensePredictor:
             )  # fmt: skip
             done = part.stop
         if done != positions:
-            raise InvariantError("there are fewer rows of log-probabilities than words and sentence ends")
+            raise InvariantError("there are fewer rows of log-probabilities than words and sentence ends in the text")
         return Judgement(log_prob[~is_end], rank[~is_end], letters[~is_end], log_prob[is_end])
 
     def suggest(self, history: Sequence[str], count: int = SUGGESTIONS) -> list[tuple[str, float]]:
-        """The best next words of a sentence that begins like this, with their probabilities."""
+        """The best next words after the start of a sentence, with their probabilities."""
         sentence = Ragged.from_rows([[read_as(word, self.forms) for word in history]])
         row = np.concatenate(list(self._log_probs(sentence)))[-1]
         best: dict[int, int] = {}
@@ -71,7 +72,7 @@ def _judge(
     rows: Rows, prefixes: Prefixes, form: IntArray, variants: IntArray, first_variant: LongArray, target: IntArray,
     log_prob: FloatArray, rank: IntArray, letters: IntArray, k: int,
 ) -> None:  # fmt: skip
-    longest = np.empty(k, np.int64)  # the longest common prefixes of better forms with the target, falling
+    longest = np.empty(k, np.int64)  # the longest prefixes that better forms share with the target, in descending order
     for i in range(len(rows)):
         row, f = rows[i], target[i]
         rank[i] = k
@@ -116,7 +117,7 @@ def _best_variant(row: Rows, variants: IntArray, first_variant: LongArray, f: in
 
 @kernel
 def _common_letters(prefixes: Prefixes, f: int, g: int) -> int:
-    """The letters that two forms begin with alike: the nodes of the tree that they share."""
+    """The length of the common prefix of two forms: the number of tree nodes that they share."""
     a, b, count = prefixes.first_letter[f], prefixes.first_letter[g], 0
     while a < prefixes.first_letter[f + 1] and b < prefixes.first_letter[g + 1]:
         if prefixes.nodes[a] != prefixes.nodes[b]:

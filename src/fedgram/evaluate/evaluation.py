@@ -43,7 +43,7 @@ class Evaluation:
         return f"Evaluation({len(self.client_ids)} users, {self.words} words)"
 
 
-def evaluate(
+def evaluate_model(
     predictor: Predictor,
     population: Population,
     clients: LongArray,

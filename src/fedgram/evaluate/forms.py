@@ -1,13 +1,13 @@
-"""What counts as the same word, and what a keyboard can suggest.
+"""Word forms: which words count as the same, and which words a keyboard can suggest.
 
-A *form* is a word as it is compared with what was typed: the word itself in cased evaluation, u(y) in uncased. All
-words of the vocabulary with the same form are its variants. Candidates are forms that a person types letter by
-letter: not `<unk>`, `<s>`, `</s>`, nor placeholders such as `<number>`.
+A *form* is the version of a word that is compared with the typed word: the word itself in cased evaluation, u(y) in
+uncased evaluation. All words of the vocabulary with the same form are its variants. Candidates are forms that a person
+types letter by letter; `<unk>`, `<s>`, `</s>` and placeholders such as `<number>` are not candidates.
 
-Prefixes are matched without regard to case, as keyboards do, so the letters of a form are those of u(y) either way.
-Candidates are ranked by their letters, so that the words with a prefix are a range of ranks, and every prefix of a
-candidate is a node of a tree: node n holds the ranks `node_first[n]:node_end[n]`, and the prefix of i + 1 letters of
-form f is the node `nodes[first_letter[f] + i]`.
+Prefixes ignore case, as on keyboards, so the letters of a form are always those of u(y). Candidates are ranked by their
+letters in alphabetical order, so all words with a prefix are a range of ranks. Each prefix of a candidate is a node of
+a tree: node n has the ranks `node_first[n]:node_end[n]`, and the first i + 1 letters of form f are the node
+`nodes[first_letter[f] + i]`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from fedgram.text.vocabulary import SPECIAL, Vocabulary
 
 
 class Prefixes(NamedTuple):
-    """The prefixes of all candidates; see the module. `rank` is −1 for forms that are not candidates."""
+    """The prefixes of all candidates; see the module's description. `rank` is −1 for other forms."""
 
     rank: IntArray
     first_letter: LongArray
@@ -34,9 +34,9 @@ class Prefixes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordForms:
-    """The forms of a vocabulary; form ids follow the first variant's id, so 0, 1, 2 are the special words' own.
+    """The forms of a vocabulary, numbered in the order of their first variants; 0, 1, 2 are the special words.
 
-    `index` finds a form's id; `likeliest` finds for a spelling in lower case the word that most often has it.
+    `index` maps a form to its id; `likeliest` maps a lower-case spelling to the most likely word with that spelling.
     """
 
     vocabulary: Vocabulary
@@ -50,7 +50,7 @@ class WordForms:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, *, cased: bool, weight: FloatArray | None = None) -> "WordForms":
-        """The forms of these words; `weight` says how likely each word is, if that does not follow from their order.
+        """The forms of these words. `weight` is the likelihood of each word; without it, earlier words are more likely.
 
         >>> forms = WordForms.of(Vocabulary.of(["new", "New", "york"]), cased=False)
         >>> forms.form.tolist(), [row.tolist() for row in forms.variants]
@@ -78,12 +78,12 @@ class WordForms:
 
 
 def form_of(word: str, *, cased: bool) -> str:
-    """The word as it is compared."""
+    """The form of a word."""
     return word if cased else uncase(word)
 
 
 def is_candidate(word: str) -> bool:
-    """Whether a keyboard can suggest it."""
+    """Whether a keyboard can suggest the word."""
     return word not in SPECIAL and word not in PLACEHOLDERS
 
 
@@ -102,7 +102,7 @@ def _prefixes(forms: list[str], candidate: BoolArray) -> Prefixes:
 
 @kernel
 def _tree(ranked: IntArray, first_letter: LongArray, text: NDArray[np.uint32]) -> tuple[IntArray, IntArray, IntArray]:
-    """A word shares with its predecessor in the order the nodes of their common prefix; its other nodes are new."""
+    """Build the tree: a word shares the nodes of the common prefix with the word before it; its others are new."""
     nodes = np.zeros(len(text), np.int32)
     node_first, node_end = np.zeros(len(text), np.int32), np.zeros(len(text), np.int32)
     count = 0

@@ -1,16 +1,18 @@
-"""95 % intervals by the jackknife with user buckets, as the paper quotes them (Tables 1, 3, 4).
+"""95 % intervals by the jackknife with user buckets, as in the paper (Tables 1, 3, 4).
 
-Users, not words, are drawn at random: a person's words depend on each other. Users are dealt to B buckets of equal
-size, by a hash of their ids; the figure θ is computed again with each bucket left out, and
+The sampling units are users, not words, because the words of one person depend on each other. Users are assigned to B
+buckets of equal size by a hash of their ids. The estimate θ is computed again with each bucket left out, and
 
     se² = (B − 1)/B · Σ_b (θ_(−b) − mean)²,        interval = θ ± t · se
 
-where t is Student's quantile. Few people type much of the text, so some buckets weigh more than others and fewer than
-B count: the degrees of freedom are 1/Σ_b s_b² − 1, where s_b is the bucket's share of what is counted (the effective
-number of clusters of Carter, Schnepel and Steigerwald 2017); with equal shares that is B − 1.
+where t is a quantile of Student's distribution. A few people type much of the text, so buckets have different weights
+and the effective number of buckets is below B. The degrees of freedom are 1/Σ_b s_b² − 1, where s_b is the bucket's
+share of the count (the effective number of clusters of Carter, Schnepel and Steigerwald 2017); with equal shares this
+is B − 1.
 
-A relative change is 100 · (new / old − 1), with the bucket left out of both, so that what the two have in common
-cancels. Its interval is that of log(new / old), carried over: ratios are skewed, their logarithms are not.
+A relative change is 100 · (new / old − 1). Each bucket is left out of both sides, so the variation they share cancels.
+The interval is computed for log(new / old) and transformed back, because ratios are skewed and their logarithms are
+not.
 """
 
 import hashlib
@@ -31,7 +33,7 @@ BUCKETS = 20
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with the ends of its 95 % interval; None where there are too few users to tell.
+    """An estimate with the ends of its 95 % interval, which is None if there are too few users.
 
     >>> str(Estimate(10.52, (10.49, 10.55))), Estimate(10.52, (10.49, 10.55)).covers(10.6)
     ('10.52 ± 0.03', False)
@@ -41,12 +43,12 @@ class Estimate:
     interval: tuple[float, float] | None
 
     def covers(self, value: float) -> bool:
-        """Whether the interval holds a value."""
+        """Whether the interval contains a value."""
         return self.interval is not None and self.interval[0] <= value <= self.interval[1]
 
     @property
     def half_width(self) -> float:
-        """What stands behind the ±; NaN without an interval."""
+        """The number after the ±; NaN without an interval."""
         return (self.interval[1] - self.interval[0]) / 2 if self.interval else nan
 
     def __str__(self) -> str:
@@ -54,13 +56,13 @@ class Estimate:
 
 
 def deal_users(client_ids: Sequence[str], buckets: int) -> IntArray:
-    """The bucket of every user: by the order of their hashed ids, so that sizes differ by at most one.
+    """The bucket of each user, by the order of the hashed ids; the sizes of buckets differ by at most one.
 
     >>> np.bincount(deal_users([f"u{i}" for i in range(7)], 3)).tolist()
     [3, 2, 2]
     """
     if buckets < 2:
-        raise FedgramError(f"an interval needs at least 2 buckets of users, not {buckets}")
+        raise FedgramError(f"an interval needs at least 2 user buckets, not {buckets}")
     hashes = [hashlib.sha256(i.encode()).digest() for i in client_ids]
     bucket = np.empty(len(hashes), np.int32)
     bucket[sorted(range(len(hashes)), key=hashes.__getitem__)] = np.arange(len(hashes), dtype=np.int32) % buckets
@@ -68,7 +70,7 @@ def deal_users(client_ids: Sequence[str], buckets: int) -> IntArray:
 
 
 def level(measure: Measure, bucket: IntArray) -> Estimate:
-    """A measure's level with its interval."""
+    """The level of a measure, with its interval."""
     sides = _Buckets.of(measure, bucket)
     half = _half_width(sides.left_out, sides.share)
     value = measure.level
@@ -76,11 +78,11 @@ def level(measure: Measure, bucket: IntArray) -> Estimate:
 
 
 def relative_change(new: Measure, old: Measure, bucket: IntArray, old_bucket: IntArray | None = None) -> Estimate:
-    """100 · (new / old − 1) in per cent with its interval; of the same users unless the old ones' buckets are given."""
+    """The relative change in per cent, with its interval; `old_bucket` is needed if the old users are others."""
     after = _Buckets.of(new, bucket)
     before = _Buckets.of(old, bucket if old_bucket is None else old_bucket)
     if len(after.share) != len(before.share):
-        raise InvariantError("both sides need the same number of buckets")
+        raise InvariantError("both sides must have the same number of buckets")
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = float(np.divide(new.level, old.level))
         half = _half_width(np.log(after.left_out / before.left_out), (after.share + before.share) / 2)
@@ -89,7 +91,7 @@ def relative_change(new: Measure, old: Measure, bucket: IntArray, old_bucket: In
 
 
 class _Buckets(NamedTuple):
-    """The level with each bucket left out, and each bucket's share of what is counted."""
+    """The level with each bucket left out, and each bucket's share of the count."""
 
     left_out: FloatArray
     share: FloatArray
@@ -97,7 +99,7 @@ class _Buckets(NamedTuple):
     @classmethod
     def of(cls, measure: Measure, bucket: IntArray) -> "_Buckets":
         if len(bucket) != measure.users:
-            raise InvariantError("there must be a bucket for every user")
+            raise InvariantError("every user must have a bucket")
         amount, count = np.bincount(bucket, measure.amount), np.bincount(bucket, measure.count)
         total = count.sum()
         share = count / total if total > 0 else np.zeros(len(count))
@@ -105,7 +107,7 @@ class _Buckets(NamedTuple):
 
 
 def _half_width(left_out: FloatArray, share: FloatArray) -> float:
-    """NaN where a figure cannot be computed without one of the buckets."""
+    """Half the width of the interval; NaN if the level cannot be computed without one of the buckets."""
     B = len(left_out)
     if B < 2 or not np.isfinite(left_out).all():
         return nan
@@ -114,7 +116,7 @@ def _half_width(left_out: FloatArray, share: FloatArray) -> float:
 
 
 def student_quantile(freedom: float, share: float = 0.95) -> float:
-    """The t such that Student's distribution has this share within ± t.
+    """The t for which this share of Student's distribution is within ± t.
 
     >>> round(student_quantile(1), 3), round(student_quantile(19), 4), round(student_quantile(1000), 4)
     (12.706, 2.093, 1.9623)
@@ -122,7 +124,7 @@ def student_quantile(freedom: float, share: float = 0.95) -> float:
     low, high = floor(freedom), ceil(freedom)
     if low == high:
         return _whole_quantile(low, share)
-    part = (1 / low - 1 / freedom) / (1 / low - 1 / high)  # t is almost straight in 1 / freedom
+    part = (1 / low - 1 / freedom) / (1 / low - 1 / high)  # t is almost linear in 1 / freedom
     return (1 - part) * _whole_quantile(low, share) + part * _whole_quantile(high, share)
 
 
@@ -136,7 +138,7 @@ def _whole_quantile(freedom: int, share: float) -> float:
 
 
 def _student_share(t: float, n: int) -> float:
-    """The share within ± t, in closed form for whole n (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """The share within ± t, in closed form for integer n (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = atan(t / sqrt(n))
     c = cos(angle) ** 2
     odd = n % 2

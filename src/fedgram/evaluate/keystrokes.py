@@ -1,11 +1,11 @@
-"""Keystroke savings: how many taps a keyboard with three suggestions spares somebody who takes every one that helps.
+"""Keystroke savings: the share of taps that three suggestions save a person who accepts every helpful suggestion.
 
-The model of the keyboard. Above the keys stand the three best words that begin with the letters typed so far, whatever
-their case; before the first letter, the three best next words. A person who wants a word of n letters types until it is
-shown and taps it, which also enters the space. So the word costs min(letters, n) + 1 taps in place of n + 1, where
-`letters` is what must be typed before it is shown; a word that is never shown costs n + 1, all letters and the space.
-Every tap is right, nothing is corrected, shift costs nothing, and reading suggestions is free: an upper bound on what
-people save, the same for all models.
+The model of the keyboard: it shows the three best words that start with the letters typed so far, ignoring case; before
+the first letter, it shows the three best next words. A person who wants a word of n letters types until the word is
+shown and taps it, which also enters the space. So the word costs min(letters, n) + 1 taps instead of n + 1, where
+`letters` is the number of letters to type before it is shown. A word that is never shown costs n + 1 taps: all letters
+and the space. There are no typing errors and no corrections; shift and reading the suggestions cost nothing. So the
+result is an upper bound on the savings of real people, computed in the same way for all models.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedgram.evaluate.typed_text import TypedText
 
 
 def keystroke_savings(text: TypedText, judgement: Judgement) -> Measure:
-    """The share of taps that suggestions spare, over typed words, by user."""
+    """The share of taps that suggestions save, over typed words, per user."""
     saved = np.where(text.is_word, text.letters - np.minimum(judgement.letters, text.letters), 0)
     taps = np.where(text.is_word, text.letters + 1, 0)
     return Measure(

@@ -3,12 +3,13 @@
     SLL   = Σ_i log p(x_i | x_1 … x_{i−1})          an OOV word scored as <unk>
     SLL^e = the same without the terms of OOV words
 
-both over the words of a sentence, without its end, and averaged over sentences. Perplexity is a symbol: every word and
-every sentence end is one, an OOV word is scored as `<unk>`. A model without `<unk>` cannot score an OOV word; it is
-then left out of sum and count alike, as `fedgram ngram perplexity` does, so such figures compare only at equal OOV.
+Both are sums over the words of a sentence, without its end, averaged over sentences. Perplexity is per symbol: each
+word and each sentence end is a symbol, and an OOV word is scored as `<unk>`. A model without `<unk>` cannot score OOV
+words; they are then left out of both the sum and the count, as in `fedgram ngram perplexity`. Such values are
+comparable only between models with the same OOV words.
 
-In uncased evaluation p is that of the uncased word, the sum over its cased variants: a cased model is not charged for
-saying which capitals it expects. What was read before stays as it was typed.
+In uncased evaluation, p is the probability of the uncased word, the sum over its cased variants: a cased model is not
+penalised for predicting capitals. The history stays as it was typed.
 """
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedgram.evaluate.typed_text import UNKNOWN, TypedText
 
 
 def perplexity(text: TypedText, judgement: Judgement) -> Measure:
-    """The exponential of −log p a symbol, by user."""
+    """The exponential of the mean −log p per symbol, per user."""
     scored, ended = np.isfinite(judgement.log_prob), np.isfinite(judgement.end_log_prob)
     nats = -_sums(text, judgement.log_prob, scored)
     nats -= sum_by(text.sentence_user[ended], judgement.end_log_prob[ended], text.users)
@@ -30,7 +31,7 @@ def perplexity(text: TypedText, judgement: Judgement) -> Measure:
 
 
 def sentence_log_likelihood(text: TypedText, judgement: Judgement, *, with_oov: bool) -> Measure:
-    """SLL, or SLL^e without OOV words: nats a sentence, by user."""
+    """SLL, or SLL^e without OOV words, in nats per sentence, per user."""
     scored = np.isfinite(judgement.log_prob)
     if not with_oov:
         scored &= text.target != UNKNOWN

@@ -1,7 +1,7 @@
-"""The unit of every result: a ratio by user.
+"""Measures: each result of an evaluation is a ratio of two per-user sums.
 
-A measure holds, for every user, a sum and what it is counted over, such as words predicted and words typed. Its level
-is the ratio of the totals, so that every word counts the same; levels, changes, intervals and experiments are all
+For each user, a measure has an amount and a count, such as words predicted and words typed. Its level is the ratio of
+the totals over all users, so every word has the same weight. Levels, changes, intervals and experiments are all
 computed from these two arrays. Perplexity is the exponential of such a ratio.
 """
 
@@ -16,7 +16,7 @@ from fedgram.core.errors import InvariantError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measure:
-    """`amount[u]` over `count[u]` for every user u."""
+    """The ratio `amount[u]` / `count[u]` for each user u."""
 
     amount: FloatArray
     count: FloatArray
@@ -24,7 +24,7 @@ class Measure:
 
     def __post_init__(self) -> None:
         if self.amount.shape != self.count.shape or self.amount.ndim != 1:
-            raise InvariantError("Measure: amounts and counts must be arrays of one length")
+            raise InvariantError("Measure: amounts and counts must be one-dimensional arrays of equal length")
         if bool((self.count < 0).any()) or not (np.isfinite(self.amount).all() and np.isfinite(self.count).all()):
             raise InvariantError("Measure: a count is negative, or a number is not finite")
         frozen(self.amount)
@@ -32,11 +32,11 @@ class Measure:
 
     @property
     def users(self) -> int:
-        """How many users there are."""
+        """Number of users."""
         return len(self.count)
 
     def of_totals(self, amount: FloatArray, count: FloatArray) -> FloatArray:
-        """The level where these are the totals; NaN where nothing was counted."""
+        """The levels for these totals; NaN where the count is 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(count > 0, amount / count, np.nan)
         return np.exp(ratio) if self.exponential else ratio

@@ -1,51 +1,54 @@
-"""Opening whatever can be evaluated, by the suffix of its file."""
+"""Whatever can be evaluated, as a predictor: models in memory, and files by their suffix."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fedgram.core.errors import InputError
+from fedgram.automata.model import NGramModel
+from fedgram.core.errors import FedgramError
+from fedgram.core.lazy import lazy
 from fedgram.evaluate.dense import DensePredictor
 from fedgram.evaluate.ngram_predictor import NGramPredictor
 from fedgram.evaluate.predictor import Predictor
 from fedgram.fgram.pack import unpack_model
-from fedgram.fgram.reader import open_model
-from fedgram.formats.models import READERS, model_suffix, read_model
+from fedgram.fgram.reader import PackedModel
+from fedgram.files import load
+from fedgram.formats.models import READERS, model_suffix
+
+if TYPE_CHECKING:
+    from fedgram.neural.network import Network
+
+Model: TypeAlias = "NGramModel | PackedModel | Network | str | Path"
+SUFFIXES = (*READERS, ".fgram", ".safetensors")
 
 
-def _open_ngram(path: str | Path, cased: bool) -> Predictor:
-    return NGramPredictor(read_model(path), cased=cased)
+def as_predictor(model: "Model | Predictor", *, cased: bool) -> Predictor:
+    """A model, or the model of a file, ready to be evaluated with or without regard to case."""
+    loaded: Any = load_model(model) if isinstance(model, str | Path) else model
+    if isinstance(loaded, PackedModel):
+        loaded = unpack_model(loaded)
+    if isinstance(loaded, NGramModel):
+        return NGramPredictor(loaded, cased=cased)
+    if hasattr(loaded, "weights") and hasattr(loaded, "coding"):  # a network; torch is not imported for others
+        return _network_predictor(loaded, cased=cased)
+    if not isinstance(loaded, Predictor):
+        raise FedgramError(f"a {type(loaded).__name__} cannot be evaluated: it is not a model")
+    return loaded
 
 
-def _open_packed(path: str | Path, cased: bool) -> Predictor:
-    return NGramPredictor(unpack_model(open_model(path)), cased=cased)
+def load_model(path: str | Path) -> Any:
+    """The model of a file: an `NGramModel`, a `PackedModel` or a `Network`."""
+    model_suffix(path, SUFFIXES)
+    return load(path)
 
 
-def _open_network(path: str | Path, cased: bool) -> Predictor:
-    from fedgram.neural.distributions import next_word_log_probs
-    from fedgram.neural.network import as_tensors, read_network
-    from fedgram.neural.torch_devices import choose_device
-
-    network = read_network(path)
+def _network_predictor(network: "Network", *, cased: bool) -> Predictor:
     if network.coding.pieces is not None:
-        remedy = "compare networks of pieces by SLL^e: fedgram score"
-        raise InputError(path, "is a network of word pieces, without probabilities of whole words", remedy=remedy)
-    weights = as_tensors(network.weights, choose_device("auto"))
-    return DensePredictor(
-        network.coding.vocabulary, partial(next_word_log_probs, network.shape, weights), cased=cased
-    )  # fmt: skip
-
-
-OPENERS: dict[str, Callable[[str | Path, bool], Predictor]] = {
-    **dict.fromkeys(READERS, _open_ngram), ".fgram": _open_packed, ".safetensors": _open_network,
-}  # fmt: skip
-
-
-def predictor_suffix(path: str | Path) -> str:
-    """The format that a file's name asks for."""
-    return model_suffix(path, tuple(OPENERS))
-
-
-def open_predictor(path: str | Path, *, cased: bool) -> Predictor:
-    """The model of a file, ready to be evaluated with or without regard to case."""
-    return OPENERS[predictor_suffix(path)](path, cased)
+        raise FedgramError(
+            "a network of word pieces has no probabilities of whole words; compare such networks by SLL^e: "
+            "fedgram network score"
+        )
+    torch_device = lazy(".neural.torch_devices:choose_torch_device")("auto", cpu_threads=None)
+    weights = lazy(".neural.network:as_tensors")(network.weights, torch_device)
+    log_probs = partial(lazy(".neural.distributions:next_word_log_probs"), network.shape, weights)
+    return DensePredictor(network.coding.vocabulary, log_probs, cased=cased)

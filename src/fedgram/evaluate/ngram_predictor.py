@@ -1,13 +1,13 @@
-"""An n-gram model as a predictor: exact ranks by backing off, without adding up the vocabulary.
+"""An n-gram model as a predictor: exact ranks along the backoff path, without scoring the whole vocabulary.
 
-Each state's candidates are sorted by weight once. The words that beat a target of score s = log p(w|q) are then found
-by walking the backoff path: at a state reached with backoff weights `total`, candidates are looked at from the best
-on while total + weight ≥ s. A word that the state before reads itself has its score from there and is passed over; as
-L[q] ⊆ L[backoff q], looking one state back is enough. The walk ends as soon as `SUGGESTIONS` words are found, so a
-position costs a few looks, whatever the size of the vocabulary.
+The candidates of each state are sorted by weight once. The words that beat a target with the score s = log p(w|q) are
+found by following the backoff path. At a state that is reached with the sum `total` of backoff weights, candidates are
+read in descending order while total + weight ≥ s. A word that also has an arc at the previous state gets its score
+there and is skipped; because L[q] ⊆ L[backoff q], checking the previous state is enough. The search ends when
+`SUGGESTIONS` words are found, so a position needs only a few lookups, whatever the size of the vocabulary.
 
-For a prefix, the same candidates are sorted a second time by the rank of their letters, so that those with the prefix
-are a range; at the unigram state every prefix has its own list by weight.
+For prefixes, the same candidates are sorted a second time by the rank of their letters, so the candidates with a prefix
+are a range. At the unigram state, each prefix has its own list, sorted by weight.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ class Automaton(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Each state's candidates `first[q]:first[q+1]` by falling weight, and again by rising `rank` of their letters.
+    """The candidates `first[q]:first[q+1]` of each state q by descending weight, and again by ascending letter rank.
 
-    `listed[list_first[n]:list_first[n+1]]` are the words with prefix n by falling unigram weight `unigram[word]`.
+    `listed[list_first[n]:list_first[n+1]]` are the words with prefix n by descending unigram weight `unigram[word]`.
     """
 
     first: LongArray
@@ -55,7 +55,7 @@ class Candidates(NamedTuple):
 
 
 class NGramPredictor:
-    """Judges and suggests with an n-gram model."""
+    """Judges text and suggests words with an n-gram model."""
 
     def __init__(self, model: NGramModel, *, cased: bool) -> None:
         t = model.topology
@@ -67,7 +67,7 @@ class NGramPredictor:
         self._candidates = _sort_candidates(model, self.forms, unigram)
 
     def judge(self, text: TypedText) -> Judgement:
-        """What the model says of a text."""
+        """Judge a text; see `evaluate.predictor`."""
         variants = self.forms.variants
         log_prob, rank, letters, end_log_prob = _judge(
             self._automaton, self._candidates, self.forms.prefixes, self.forms.form, variants.values, variants.offsets,
@@ -76,7 +76,7 @@ class NGramPredictor:
         return Judgement(log_prob, rank, letters, end_log_prob)
 
     def suggest(self, history: Sequence[str], count: int = SUGGESTIONS) -> list[tuple[str, float]]:
-        """The best next words of a sentence that begins like this, with their probabilities."""
+        """The best next words after the start of a sentence, with their probabilities."""
         q = self.model.topology.start
         for word in history:
             q = step(*self._automaton, q, read_as(word, self.forms))[1]
@@ -102,7 +102,7 @@ def _sort_candidates(model: NGramModel, forms: WordForms, unigram: FloatArray) -
 
 @kernel
 def _list_prefixes(ranked: IntArray, form: IntArray, p: Prefixes) -> tuple[LongArray, IntArray]:
-    """The words below every node in the order of `ranked`, which is that of their weight."""
+    """The words of each node in the order of `ranked`, by descending weight."""
     first = np.zeros(len(p.node_first) + 2, np.int64)
     for x in ranked:
         for i in range(p.first_letter[form[x]], p.first_letter[form[x] + 1]):
@@ -170,7 +170,7 @@ def _is_new(found: IntArray, count: int, f: int) -> bool:
 
 @kernel
 def _counted(a: Automaton, before: int, x: int, form: IntArray, found: IntArray, count: int) -> int:
-    """One more, with its form noted, unless the next longer context reads word x or its form is counted already."""
+    """Count word x and note its form, unless the longer context `before` has the word or its form is counted."""
     if (before >= 0 and _reads(a, before, x)) or not _is_new(found, count, form[x]):
         return count
     found[count] = form[x]
@@ -179,7 +179,7 @@ def _counted(a: Automaton, before: int, x: int, form: IntArray, found: IntArray,
 
 @kernel
 def _rank(a: Automaton, c: Candidates, form: IntArray, q: int, score: float, best: int, k: int, found: IntArray) -> int:
-    """How many forms have a word better than (score, best), at most k."""
+    """The number of forms with a word better than (score, best), at most k."""
     count, total, before = 0, 0.0, -1
     while True:
         for e in range(c.first[q], c.first[q + 1]):
@@ -202,9 +202,9 @@ def _letters(
     a: Automaton, c: Candidates, prefixes: Prefixes, form: IntArray, q: int, f: int, score: float, best: int, k: int,
     found: IntArray,
 ) -> int:  # fmt: skip
-    """The letters of form f to type until fewer than k better forms begin with them, where no letters do not suffice.
+    """The number of letters of form f to type until fewer than k better forms start with them; at least 1.
 
-    From the whole word down: fewer letters leave more words, and the shortest lists are looked at first.
+    The search goes from the whole word down to one letter: longer prefixes have shorter lists.
     """
     begin, end = prefixes.first_letter[f], prefixes.first_letter[f + 1]
     for length in range(end - begin, 0, -1):
@@ -219,7 +219,7 @@ def _better_with_prefix(
     a: Automaton, c: Candidates, prefixes: Prefixes, form: IntArray, q: int, node: int, score: float, best: int, k: int,
     found: IntArray,
 ) -> int:  # fmt: skip
-    """How many forms of this prefix have a word better than (score, best), at most k."""
+    """The number of forms with this prefix that have a word better than (score, best), at most k."""
     count, total, before = 0, 0.0, -1
     low, high = prefixes.node_first[node], prefixes.node_end[node]
     while q != 0:
@@ -250,7 +250,7 @@ def _better_with_prefix(
 
 @kernel
 def _best(a: Automaton, c: Candidates, form: IntArray, q: int, k: int) -> tuple[IntArray, FloatArray]:
-    """The k best words of different forms, the best first, and their scores."""
+    """The k best words of different forms and their scores, best first."""
     words, scores, count = np.empty(k + 1, np.int32), np.empty(k + 1), 0
     total, before = 0.0, -1
     while True:
@@ -270,7 +270,7 @@ def _best(a: Automaton, c: Candidates, form: IntArray, q: int, k: int) -> tuple[
 
 @kernel
 def _insert(words: IntArray, scores: FloatArray, count: int, form: IntArray, x: int, score: float, k: int) -> int:
-    """Put a word in its place among the best; another variant of its form that is worse gives way."""
+    """Insert a word among the best, and remove a worse variant of the same form; returns the new number of words."""
     at = count
     while at > 0 and (scores[at - 1] < score or (scores[at - 1] == score and words[at - 1] > x)):
         at -= 1

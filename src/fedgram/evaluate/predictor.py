@@ -1,35 +1,35 @@
-"""What evaluation asks of a model: one small protocol for n-grams, networks and packed device models.
+"""The interface between evaluation and models: one small protocol for n-gram models, networks and packed models.
 
-A predictor judges typed text. For every token it says
+A predictor judges typed text. For each token it gives
 
-- `log_prob`: log p of the target's form given what was read before, that is of all its variants together; of `<unk>` if
-  the target is not known; −∞ if the model cannot say (a closed vocabulary);
-- `rank`: how many other forms it would suggest before the target, at most `SUGGESTIONS`, which also stands for a
-  target that is no candidate or not known;
-- `letters`: how many letters must be typed until the target is among the first `SUGGESTIONS` candidates that begin with
-  them; the number of its letters if it never is.
+- `log_prob`: log p of the target's form given the history, the sum over all its variants; log p of `<unk>` if the
+  target is not known; −∞ if the model cannot score it (a closed vocabulary);
+- `rank`: the number of other forms that it would suggest before the target, at most `SUGGESTIONS`; also `SUGGESTIONS`
+  for a target that is not a candidate or not known;
+- `letters`: the number of letters to type until the target is among the first `SUGGESTIONS` candidates that start with
+  them; the length of the target if it never is.
 
-and for every sentence `end_log_prob`, log p of `</s>`. A form is suggested by its best variant: suggestions are ordered
-by p of the variant that would be shown, the lower id first among equals. So accuracy is that of the words a keyboard
-shows, and a form takes one place however many variants it has.
+For each sentence it gives `end_log_prob`, log p of `</s>`. A form is suggested as its best variant. Suggestions are
+ordered by p of the variant shown; among equals, the lower id is first. So accuracy is measured on the words that a
+keyboard shows, and a form takes one place however many variants it has.
 
-Whatever has all probabilities at hand, such as a network, can use `evaluate.dense`.
+Models that compute all probabilities at once, such as networks, can use `evaluate.dense`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fedgram.core.arrays import FloatArray, IntArray, frozen
 from fedgram.evaluate.forms import WordForms
 from fedgram.evaluate.typed_text import TypedText
 
-SUGGESTIONS = 3  # places for words above the keys of a keyboard
+SUGGESTIONS = 3  # the number of words that a keyboard shows above its keys
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """What a predictor says of a typed text; see the module."""
+    """A predictor's results for a typed text; see the module's description."""
 
     log_prob: FloatArray
     rank: IntArray
@@ -41,15 +41,16 @@ class Judgement:
             frozen(array)
 
 
+@runtime_checkable
 class Predictor(Protocol):
-    """A model that can be evaluated."""
+    """A model that evaluation can use."""
 
     @property
     def forms(self) -> WordForms:
-        """Its words, and how they are compared."""
+        """The forms of the model's words."""
 
     def judge(self, text: TypedText) -> Judgement:
-        """What the model says of a text in the ids of `forms`."""
+        """Judge a text that is given in the ids of `forms`."""
 
     def suggest(self, history: Sequence[str], count: int = SUGGESTIONS) -> list[tuple[str, float]]:
-        """The words a keyboard shows after the beginning of a sentence, the best first, with their probabilities."""
+        """The words that a keyboard shows after the start of a sentence, best first, with their probabilities."""

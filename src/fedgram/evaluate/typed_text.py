@@ -1,10 +1,9 @@
-"""What held-out users typed, in the ids of a model.
+"""The text of held-out users, in the ids of a model.
 
-Every token is read by the model and most are targets to predict. A typed word that the model does not have as it was
-typed is *read* as its most likely variant in another case, since a keyboard sees "york" after "new" all the same;
-failing that, as `<unk>`. As a *target* it is known only if its form is one of the model's. Placeholders such as
-`<number>` are read and scored like words, but they are not typed words: they are no targets of accuracy, and not out
-of vocabulary.
+The model reads every token, and most tokens are targets to predict. A typed word that is not in the model is *read* as
+its most likely variant with other capitals, because a keyboard understands "york" after "new" too; without such a
+variant it is read as `<unk>`. As a *target* it is known only if the model has its form. Placeholders such as `<number>`
+are read and scored like words, but they are not typed words: accuracy and the OOV rate ignore them.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ _CHUNK_WORDS = 200_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedText:
-    """The sentences of some users: a row a sentence, a value a token. Users are numbered within the text from 0."""
+    """The sentences of some users: one row per sentence, one value per token. Users are numbered from 0."""
 
     users: int
     read: Ragged
@@ -38,7 +37,7 @@ class TypedText:
 
     @property
     def user(self) -> IntArray:
-        """The user of every token."""
+        """The user of each token."""
         return np.repeat(self.sentence_user, np.diff(self.read.offsets))
 
     def __repr__(self) -> str:
@@ -46,7 +45,7 @@ class TypedText:
 
 
 class TypedTextReader:
-    """Reads users of a population in the ids of one model's forms."""
+    """Converts the text of a population's users to the ids of one model."""
 
     def __init__(self, population: Population, forms: WordForms) -> None:
         words = population.words
@@ -57,7 +56,7 @@ class TypedTextReader:
         self._letters = np.array([len(uncase(word)) for word in words], np.int32)
 
     def text(self, clients: LongArray) -> TypedText:
-        """What these users typed."""
+        """The text of these users."""
         parts = [self._population.sentences(c) for c in clients.tolist()]
         rows = Ragged.concatenate(parts)
         owners = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
@@ -67,7 +66,7 @@ class TypedTextReader:
         )  # fmt: skip
 
     def chunks(self, clients: LongArray) -> Iterator[TypedText]:
-        """The same in parts of whole users, so that many users fit."""
+        """The text of these users in parts of whole users, so that it fits into memory."""
         p = self._population
         tokens = p.first_token[p.first_sentence[clients + 1]] - p.first_token[p.first_sentence[clients]]
         part = np.cumsum(tokens) // _CHUNK_WORDS
@@ -76,7 +75,7 @@ class TypedTextReader:
 
 
 def read_as(word: str, forms: WordForms) -> int:
-    """The id by which a model reads a typed word."""
+    """The id as which a model reads a typed word."""
     if word in SPECIAL:
         return UNK
     return forms.vocabulary.index.get(word, forms.likeliest.get(uncase(word), UNK))

@@ -1,1 +1,1 @@
-"""Federated computation over arrays: tasks, cohorts, rounds and what is measured of them. No networks here."""
+"""Federated computation over arrays: tasks, cohorts, rounds and secure aggregation. It knows nothing of networks."""

@@ -1,4 +1,4 @@
-"""The server's step of FederatedAveraging: the devices' average change, taken as a direction to move in.
+"""The server's step of FederatedAveraging: an optimizer step along the devices' average change.
 
 With Δ the average change of a round, the server treats −Δ as a gradient g (Reddi et al. 2021):
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,13 @@ Arrays = Mapping[str, Array]
 Change = NDArray[np.floating[Any]] | NDArray[np.int64]
 Changes = Mapping[str, Change]
 Empty = Callable[[Array], Array]
-_PART, _MOST_THREADS = 1 << 17, 16  # entries that are worth a thread, and threads
+_PART, _MOST_THREADS = 1 << 17, 16  # minimum number of entries per thread, and maximum number of threads
 RULES = ("nesterov", "momentum", "adam")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStep:
-    """How the server moves: a rule and its numbers; `momentum` is β₁ for Adam."""
+    """The server's optimizer: a rule and its parameters; for Adam, `momentum` is β₁ and `second_momentum` β₂."""
 
     rule: str = "nesterov"
     learning_rate: float = 1.0
@@ -44,26 +44,67 @@ class ServerStep:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise FedgramError(f"unknown server rule {self.rule!r}; choose one of {', '.join(RULES)}")
+            raise FedgramError(f"unknown server rule {self.rule!r}; use one of {', '.join(RULES)}")
         if not self.learning_rate > 0:
             raise FedgramError(f"the server's learning rate must be greater than 0, not {self.learning_rate}")
         if not (0 <= self.momentum < 1 and 0 <= self.second_momentum < 1):
-            raise FedgramError("the server's momentum must lie in [0, 1)")
+            raise FedgramError("the server's momentum must be in [0, 1)")
         if not self.tau > 0:
             raise FedgramError(f"tau must be greater than 0, not {self.tau}")
 
     def scaled(self, factor: float) -> "ServerStep":
-        """The same with another learning rate."""
+        """The same step with its learning rate multiplied by `factor`."""
         return replace(self, learning_rate=max(self.learning_rate * factor, 1e-12))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServerModel:
-    """The server's weights, and what its rule remembers of earlier rounds."""
+    """The server's weights, and the optimizer's first and second moments."""
 
     weights: Arrays
     first: Arrays = field(default_factory=lambda: MappingProxyType({}))
     second: Arrays = field(default_factory=lambda: MappingProxyType({}))
+
+
+class _MomentumArrays(NamedTuple):
+    """One array's step: the weights and the moment before it and after it, and the devices' change."""
+
+    w: Array
+    v: Array
+    new_w: Array
+    new_v: Array
+    change: Change
+
+
+class _MomentumRates(NamedTuple):
+    """The factor of the change, and the parameters of the rule."""
+
+    scale: float
+    eta: float
+    mu: float
+    nesterov: bool
+
+
+class _AdamArrays(NamedTuple):
+    """One array's step: the weights and both moments before it and after it, and the devices' change."""
+
+    w: Array
+    m: Array
+    u: Array
+    new_w: Array
+    new_m: Array
+    new_u: Array
+    change: Change
+
+
+class _AdamRates(NamedTuple):
+    """The factor of the change, and the parameters of the rule."""
+
+    scale: float
+    eta: float
+    beta1: float
+    beta2: float
+    tau: float
 
 
 def move(
@@ -71,41 +112,42 @@ def move(
 ) -> ServerModel:
     """The model after a round whose devices changed their weights by `scale` times `change` on average.
 
-    A change may be given in whole numbers, as sums in fixed point are. `empty` makes the arrays of the result.
+    A change may be an array of integers, such as a fixed-point sum. `empty` allocates the arrays of the result.
     """
     if change.keys() != model.weights.keys():
-        raise InvariantError("the change has other arrays than the model")
+        raise InvariantError("the change and the model have different arrays")
     weights, first, second = {}, {}, {}
     for name, w in model.weights.items():
-        whole = np.issubdtype(change[name].dtype, np.integer)
-        if change[name].size != w.size or not (whole or np.isfinite(change[name]).all()):
-            raise InvariantError(f"the change of {name!r} has another shape, or is not finite")
-        before = model.first.get(name), model.second.get(name) if step.rule == "adam" else None
-        m, u = (np.zeros_like(w) if past is None else past for past in before)
+        integers = np.issubdtype(change[name].dtype, np.integer)
+        if change[name].size != w.size or not (integers or np.isfinite(change[name]).all()):
+            raise InvariantError(f"the change of {name!r} has the wrong shape, or is not finite")
+        m = model.first[name] if name in model.first else np.zeros_like(w)
         weights[name], first[name] = empty(w), empty(w)
-        flat = w.reshape(-1), m.reshape(-1), weights[name].reshape(-1), first[name].reshape(-1)
-        delta = change[name].reshape(-1)
         if step.rule == "adam":
+            u = model.second[name] if name in model.second else np.zeros_like(w)
             second[name] = empty(w)
-            rates = step.learning_rate, step.momentum, step.second_momentum, step.tau
-            _in_parts(_adam, (*flat, u.reshape(-1), second[name].reshape(-1), delta), (scale, *rates))
+            adam = _AdamArrays(w, m, u, weights[name], first[name], second[name], change[name])
+            rates = _AdamRates(scale, step.learning_rate, step.momentum, step.second_momentum, step.tau)
+            _in_parts(_adam, adam, rates)
         else:
-            numbers = scale, step.learning_rate, step.momentum, step.rule == "nesterov"
-            _in_parts(_momentum, (*flat, delta), numbers)
+            momentum = _MomentumArrays(w, m, weights[name], first[name], change[name])
+            numbers = _MomentumRates(scale, step.learning_rate, step.momentum, step.rule == "nesterov")
+            _in_parts(_momentum, momentum, numbers)
     return ServerModel(weights, first, second)
 
 
-def _in_parts(function: Callable[..., None], arrays: tuple[Change, ...], numbers: tuple[float, ...]) -> None:
-    """Apply a kernel to flat arrays, entry by entry; long ones are shared by several threads."""
-    size = len(arrays[0])
+def _in_parts(
+    function: Callable[[Any, Any], None], arrays: _MomentumArrays | _AdamArrays, rates: _MomentumRates | _AdamRates
+) -> None:
+    """Apply an elementwise kernel to arrays, taken as flat; long arrays are split over several threads."""
+    kind: Callable[..., Any] = type(arrays)
+    flat, size = [array.reshape(-1) for array in arrays], arrays.w.size
     parts = min(os.cpu_count() or 1, _MOST_THREADS, size // _PART + 1)
     if parts == 1:
-        function(*arrays, *numbers)
+        function(kind(*flat), rates)
         return
     bounds = [size * part // parts for part in range(parts + 1)]
-    jobs = [
-        _threads().submit(function, *(array[a:b] for array in arrays), *numbers) for a, b in pairwise(bounds)
-    ]  # fmt: skip
+    jobs = [_threads().submit(function, kind(*(array[a:b] for array in flat)), rates) for a, b in pairwise(bounds)]
     for job in jobs:
         job.result()
 
@@ -116,9 +158,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 @kernel
-def _momentum(
-    w: Array, v: Array, new_w: Array, new_v: Array, change: Change, scale: float, eta: float, mu: float, nesterov: bool
-) -> None:
+def _momentum(arrays: _MomentumArrays, rates: _MomentumRates) -> None:
+    w, v, new_w, new_v, change = arrays
+    scale, eta, mu, nesterov = rates
     for k in range(len(w)):
         g = -scale * np.float64(change[k])
         new_v[k] = mu * v[k] + g
@@ -126,10 +168,9 @@ def _momentum(
 
 
 @kernel
-def _adam(
-    w: Array, m: Array, new_w: Array, new_m: Array, u: Array, new_u: Array, change: Change, scale: float, eta: float,
-    beta1: float, beta2: float, tau: float,
-) -> None:  # fmt: skip
+def _adam(arrays: _AdamArrays, rates: _AdamRates) -> None:
+    w, m, u, new_w, new_m, new_u, change = arrays
+    scale, eta, beta1, beta2, tau = rates
     for k in range(len(w)):
         g = -scale * np.float64(change[k])
         new_m[k] = beta1 * m[k] + (1.0 - beta1) * g

@@ -6,12 +6,32 @@ real federation with the same devices invite the same ones.
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Annotated
 
 import numpy as np
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream
+from fedgram.core.settings import AtLeastOne, Between, Settings, setting
+
+
+@dataclass(frozen=True, slots=True)
+class CohortOptions(Settings):
+    """What all federated operations ask for: the size of a round's cohort, and how its updates are summed."""
+
+    devices_per_round: AtLeastOne = setting(
+        500, "Number of devices that must report per round.", formerly="clients_per_round"
+    )
+    over_selection: Annotated[float, Between(1, 1000)] = setting(
+        1.3, "Over-selection: devices to invite per report needed."
+    )
+    dropout: Annotated[float, Between(0, 0.99)] = setting(
+        0.1, "Share of invited devices that drop out, in a simulation."
+    )
+    secure_aggregation: bool = setting(
+        False, "Mask every update, so that the server learns only their sum. The result is the same."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,31 @@
-"""Has a collected distribution settled? The measures of the paper's Figure 2, round by round.
+"""Whether a collected distribution has converged: the measures of the paper's Figure 2, round by round.
 
 The Z statistic (Bhattacharya and Valiant 2015) compares two sets of counts X, Y with totals m₁, m₂:
 
     Z = Σ_i [ (m₂·X_i − m₁·Y_i)² − (m₂²·V_i + m₁²·W_i) ] / (X_i + Y_i),
 
-reported over m₁^{3/2}·m₂. Its expectation is 0 if both come from one distribution and positive otherwise, provided that
-V and W are the variances of the counts around their expectation. For plain independent words these would be X and Y
-themselves. But words come by the device: a person repeats words, and clipping scales all of a device's counts. Devices
-send their counts alone, so the variance is estimated between rounds, whose devices are drawn independently. With A_r
-the sums of round r, L_r = Σ_i A_ri, R rounds in both sets together and p_i = (X_i + Y_i)/(m₁ + m₂),
+divided by m₁^{3/2}·m₂. Its expectation is 0 if both come from the same distribution and positive otherwise, provided
+that V and W are the variances of the counts. For independent words these would be X and Y themselves. But the words of
+one device are not independent: a person repeats words, and clipping scales all counts of a device. Devices send only
+their counts, so the variance is estimated between rounds, whose devices are drawn independently. Let A_r be the sums of
+round r, L_r = Σ_i A_ri, R the number of rounds in both sets together, and p_i = (X_i + Y_i)/(m₁ + m₂). Then
 
     V_i = R/(R − 1)·Σ_r (A_ri − p_i·L_r)²,   over the rounds r of the set,
 
-where R/(R − 1) makes up for p being estimated from the same rounds. What this costs: the difference between the two
-sets is itself one of the R − 1 differences between rounds that V and W are made of. Compared with variances that are
-estimated from every device's counts, Z of two distributions is (R − 2)/(R − 1) as large, and its standard deviation for
-one distribution √((R − 2)/(R − 1)) as large. So a difference stands out by √((R − 2)/(R − 1)) of what it would: 0.95
-after 12 rounds, 0.998 after 300. `tests/unit/federated/test_convergence.py` measures this on simulated devices: in 12
-rounds the standard deviation is 0.95 to 0.97 of that by devices, and Z of two distributions 0.91 of it. With R = 2
-nothing can be told, and Z is 0.
+where R/(R − 1) corrects for p being estimated from the same rounds. This has a cost: the difference between the two
+sets is itself one of the R − 1 differences between rounds from which V and W are estimated. Compared with variances
+estimated from the counts of every device, Z for two different distributions is smaller by a factor (R − 2)/(R − 1), and
+its standard deviation for equal distributions by √((R − 2)/(R − 1)). Their ratio, which decides whether a difference is
+detected, is √((R − 2)/(R − 1)) times as high: 0.95 after 12 rounds, 0.998 after 300. On simulated devices
+(`tests/unit/federated/test_convergence.py`), in 12 rounds, the standard deviation is 0.95 to 0.97 times that of the
+estimate by devices, and Z for two different distributions 0.91 times. With R = 2 no estimate is possible, and Z is 0.
 
-A round draws its devices without repetition; where they are a sizeable part f of the whole population, as in
-simulations, the halves differ less than independent draws would. The rounds differ less by the same factor, so V and W
-need no correction for it.
+A round draws its devices without replacement. If they are a sizeable part of the population, as in simulations, the
+halves differ less than independent draws would. The rounds differ less by the same factor, so V and W need no
+correction.
 
-At round k the first half of the rounds is compared with the second. The halves must be disjoint: were the first part of
-the second, as in "k/2 against k rounds" taken literally, Z would be far below 0. Paper: §3.2.
+At round k the first half of the rounds is compared with the second half. The halves must be disjoint: if the first were
+part of the second, as in "k/2 against k rounds" taken literally, Z would be far below 0. Paper: §3.2.
 """
 
 from dataclasses import dataclass, replace
@@ -39,14 +39,14 @@ MOVING_ROUNDS = 20
 
 
 class RoundSums:
-    """Running sums over rounds: A, A² and A·L by word, L² over all."""
+    """Running sums over rounds: A, A² and A·L per word, and L²."""
 
     def __init__(self, words: int) -> None:
         self.weight, self.square, self.cross = np.zeros(words), np.zeros(words), np.zeros(words)
         self.length_square, self.rounds = 0.0, 0
 
     def add(self, part: RoundCounts, sign: int = 1) -> None:
-        """Add a round, or take it away again."""
+        """Add a round, or remove it again (`sign` = −1)."""
         length = float(part.weight.sum())
         self.weight[part.index] += sign * part.weight
         self.square[part.index] += sign * part.weight * part.weight
@@ -74,7 +74,7 @@ def z_statistic(X: FloatArray, Y: FloatArray, V: FloatArray, W: FloatArray) -> f
 
 
 def compare_halves(first: RoundSums, second: RoundSums) -> float:
-    """The Z statistic of two disjoint sets of rounds; 0 for fewer than three rounds, of which nothing can be told."""
+    """The Z statistic of two disjoint sets of rounds; 0 for fewer than three rounds, which are too few."""
     rounds = first.rounds + second.rounds
     if rounds < 3:
         return 0.0
@@ -86,8 +86,8 @@ def compare_halves(first: RoundSums, second: RoundSums) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """By round: the Z statistic, words seen so far, words seen for the first time, and the moving average over the
-    last rounds of how many of them brought a new word.
+    """Per round: the Z statistic, the number of words seen so far (`unique`) and of words seen for the first time
+    (`new`), and the share of the last 20 rounds that brought a new word (`moving_average`).
     """
 
     z: list[float]

@@ -1,4 +1,4 @@
-"""The server's side of tasks that count: the state is the sum of all updates so far, by vector, in whole numbers."""
+"""The server's side of counting tasks: the state is the sum of all updates so far, in whole numbers."""
 
 from collections.abc import Mapping
 
@@ -12,12 +12,12 @@ Sums = Mapping[str, LongArray]
 
 
 class CountingTask:
-    """What tasks that count have in common; the rest of a `FederatedTask` is theirs.
+    """What counting tasks have in common. A subclass adds the rest of a `FederatedTask`: settings and `client_update`.
 
-    An update is a function of the device's text alone, so that a real device takes part once.
+    An update is a function of the device's text alone, so a real device takes part once.
     """
 
-    counting, bits = True, 0
+    is_counting, bits = True, 0
     size: Mapping[str, int]
 
     def init(self) -> Sums:
@@ -25,11 +25,11 @@ class CountingTask:
         return {name: np.zeros(n, np.int64) for name, n in self.size.items()}
 
     def broadcast(self, state: Sums) -> Record:  # noqa: ARG002
-        """Devices need nothing but the job."""
+        """Nothing: devices need only the job."""
         return Record()
 
     def server_update(self, state: Sums, total: Total) -> Sums:
-        """Add a round's sum."""
+        """Add the sum of a round."""
         return {name: state[name] + total.arrays[name] for name in self.size}
 
     def save(self, state: Sums) -> Record:

@@ -1,8 +1,8 @@
-"""Devices as the round loop sees them: a `Fleet` says who can be asked, and returns the sum of a round.
+"""Devices as the round loop sees them: a `Fleet` says who can be invited, and returns the sum of a round.
 
-Fleets differ in where devices are: simulated in this process (`simulation.py`), behind Flower, or behind several
-servers at once (`shards.py`). All judge updates by the same rules (`intake.py`, `validation.py`) and return the same
-exact integers.
+Fleets differ in where the devices are: simulated in this process (`simulation.py`), behind Flower (`deployment`), or
+behind several servers (`shards.py`). All check updates by the same rules (`intake.py`, `validation.py`) and return the
+same exact integers.
 """
 
 from collections import Counter
@@ -22,9 +22,13 @@ from fedgram.federated.task import Total
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in a round, or in several: devices and bytes."""
+    """What happened in one or more rounds, counted in devices and bytes.
 
-    asked: int = 0
+    `reports` are the updates in a sum, of which `empty` hold nothing. `late` are devices whose reports were not waited
+    for. `failed` and `refused` are devices and updates by reason.
+    """
+
+    invited: int = 0
     reports: int = 0
     empty: int = 0
     late: int = 0
@@ -41,18 +45,18 @@ class Tally:
         return self
 
     def fields(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The tally as JSON values."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {**numbers, "failed": _plain(self.failed), "refused": _plain(self.refused)}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "Tally":
-        """The tally that `fields` came from."""
+        """The tally that `fields` described."""
         numbers = {name: int(fields[name]) for name in _NUMBERS}
         return cls(**numbers, failed=Counter(fields["failed"]), refused=Counter(fields["refused"]))
 
 
-_NUMBERS = ("asked", "reports", "empty", "late", "bytes_sent", "bytes_received")
+_NUMBERS = ("invited", "reports", "empty", "late", "bytes_sent", "bytes_received")
 
 
 def _plain(counts: Mapping[str, int]) -> dict[str, int]:
@@ -61,10 +65,10 @@ def _plain(counts: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundCall:
-    """What the loop asks of a fleet: an attempt at a round.
+    """One attempt at a round, as the loop requests it from a fleet.
 
-    `order` has the devices that may be invited, in this order; `broadcast` is what they are sent. With `masking` the
-    fleet learns the sum alone.
+    `order` lists the devices that may be invited, in this order; `broadcast` is sent to them. With `masking` the fleet
+    learns only the sum.
     """
 
     number: int
@@ -77,32 +81,34 @@ class RoundCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundSum:
-    """The sum of a round, the devices that took part, and what happened on the way.
+    """The sum of a round, the devices that took part, and what happened.
 
-    A device took part if its update is in the sum, or became known and was refused.
+    `participants` are the devices whose updates the server has used or seen: those in the sum, and those that were
+    refused. They are not invited again if a device may take part only once.
     """
 
     total: Total
-    devices: LongArray
+    participants: LongArray
     tally: Tally
 
 
-class Abandoned(FedgramError):
-    """An attempt at a round that has no sum. `seen` are devices whose updates became known all the same."""
+class AbandonedAttemptError(FedgramError):
+    """An attempt at a round that has no sum; `participants` are the devices whose updates the server has seen."""
 
-    def __init__(self, why: str, tally: Tally, seen: LongArray | None = None) -> None:
-        super().__init__(why)
-        self.tally, self.seen = tally, seen if seen is not None else np.zeros(0, np.int64)
+    def __init__(self, reason: str, tally: Tally, participants: LongArray | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.tally = reason, tally
+        self.participants = participants if participants is not None else np.zeros(0, np.int64)
 
 
 class Fleet(Protocol):
     """Devices that work on one job."""
 
     def devices(self, wanted: int, spent: LongArray) -> LongArray:
-        """The devices that can be asked now, without those that are `spent`; real ones may be waited for."""
+        """The devices that can be invited now, without those in `spent`; may wait until `wanted` are there."""
 
     def prepare(self, call: RoundCall) -> None:
-        """A hint that this call is likely to come next; its broadcast is not known yet."""
+        """A hint that this call probably comes next; its broadcast is not known yet."""
 
     def collect(self, call: RoundCall) -> RoundSum:
-        """The sum of the accepted updates of an attempt at a round; raises `Abandoned` if it has none."""
+        """The sum of the accepted updates; raises `AbandonedAttemptError` if there is none."""

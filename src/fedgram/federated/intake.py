@@ -1,7 +1,7 @@
-"""A round's sum while reports come in: each is judged, counted once or refused with a reason, and never half added.
+"""The sum of a round while reports come in: each update is checked, then added once or refused with a reason.
 
-Every update of every fleet passes through here: as an object, as bytes, or as the sum of a stack that was computed on a
-GPU, whose members were each judged by the same rules before they were added.
+Every update of every fleet passes through here: as an object, as bytes, or as part of the sum of a stack that was
+computed on a GPU. The members of a stack are checked one by one, by the same rules, before they are added.
 """
 
 from collections import Counter
@@ -10,27 +10,28 @@ from typing import Any
 
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.federated.task import FederatedTask, Total, Update
-from fedgram.federated.validation import Measured, Reason, RefusedUpdateError
+from fedgram.federated.validation import MeasuredUpdate, Reason, RefusedUpdateError
 from fedgram.federated.wire import update_from_bytes
 
 _HEADER_BYTES = 1 << 16
 
 
 class Intake:
-    """The sum of the updates that were accepted so far, and how many were refused, by reason.
+    """The sum of the updates accepted so far, and the number of refused updates by reason.
 
-    `counted` has the devices in the sum, `seen` also those whose updates were refused: a device that may take part once
-    is not asked again for either. `empty` is how many of the counted had nothing to send.
+    `counted` has the devices in the sum. `participants` has these and the devices whose updates were refused: a device
+    that may take part once is not invited again in either case. `empty` is the number of counted devices that had
+    nothing to send.
     """
 
-    def __init__(self, task: FederatedTask[Any], asked: Iterable[int] | None = None) -> None:
+    def __init__(self, task: FederatedTask[Any], invited: Iterable[int] | None = None) -> None:
         self._size, self._bits, self._total = task.size, task.bits, None
         self.refused: Counter[Reason] = Counter()
         self.counted: set[int] = set()
-        self.seen: set[int] = set()
+        self.participants: set[int] = set()
         self.empty = 0
-        self._bounds, self._asked = task.bounds, None if asked is None else frozenset(asked)
-        self._most_bytes = _HEADER_BYTES + 17 * sum(task.size.values())  # an index and a value each, and some room
+        self._bounds, self._invited = task.bounds, None if invited is None else frozenset(invited)
+        self._max_bytes = _HEADER_BYTES + 17 * sum(task.size.values())  # 16 for an index and a value, and some slack
 
     _total: Total | None
 
@@ -42,7 +43,7 @@ class Intake:
         return self._total
 
     def offer(self, device: int, report: Update | bytes) -> Reason | None:
-        """Add a device's update; if it is refused, the sum is as before, and the reason is returned."""
+        """Add a device's update; if it is refused, the sum stays as it was and the reason is returned."""
         try:
             self._check_turn(device)
             update = report if isinstance(report, Update) else self._parsed(report)
@@ -51,12 +52,12 @@ class Intake:
             self._refuse(device, refusal.reason)
             return refusal.reason
         self.counted.add(device)
-        self.seen.add(device)
+        self.participants.add(device)
         self.empty += found.weight == 0.0
         return None
 
-    def judge(self, device: int, found: Measured) -> bool:
-        """Whether an update of a stack may be added; a refusal is counted."""
+    def judge(self, device: int, found: MeasuredUpdate) -> bool:
+        """Whether the update of one member of a stack may be added; a refusal is counted."""
         try:
             self._check_turn(device)
             self._bounds.judge(found, self._bits)
@@ -65,32 +66,32 @@ class Intake:
             return False
         return True
 
-    def add_stack(self, devices: Sequence[int], total: Total, found: Measured) -> None:
-        """Add the sum of the updates of devices that `judge` let through; a sum they cannot have made is an error.
+    def add_stack(self, devices: Sequence[int], total: Total, found: MeasuredUpdate) -> None:
+        """Add the sum of a stack, made of the devices that `judge` accepted; `found` are the numbers of the sum.
 
-        `found` are the sum's own numbers.
+        Raises an error if these devices cannot have made the sum.
         """
         if total.devices != len(set(devices)) or not self.counted.isdisjoint(devices):
-            raise InvariantError("a stack's sum is not of the devices that were let through")
+            raise InvariantError("the sum of a stack is not that of its accepted devices")
         total.check(self._bounds, found)
         self._total = total if self._total is None else self._total + total
         self.counted.update(devices)
-        self.seen.update(devices)
+        self.participants.update(devices)
 
     def _refuse(self, device: int, reason: Reason) -> None:
         self.refused[reason] += 1
-        if reason not in (Reason.NOT_ASKED, Reason.REPEATED):
-            self.seen.add(device)
+        if reason not in (Reason.NOT_INVITED, Reason.REPEATED):
+            self.participants.add(device)
 
     def _check_turn(self, device: int) -> None:
-        if self._asked is not None and device not in self._asked:
-            raise RefusedUpdateError(Reason.NOT_ASKED, "a device reports that was not asked")
+        if self._invited is not None and device not in self._invited:
+            raise RefusedUpdateError(Reason.NOT_INVITED, "the device was not invited")
         if device in self.counted:
-            raise RefusedUpdateError(Reason.REPEATED, "a device reports twice in a round")
+            raise RefusedUpdateError(Reason.REPEATED, "the device has already reported in this round")
 
     def _parsed(self, report: bytes) -> Update:
-        if len(report) > self._most_bytes:
-            raise RefusedUpdateError(Reason.SHAPE, "an update is larger than any of this task")
+        if len(report) > self._max_bytes:
+            raise RefusedUpdateError(Reason.SHAPE, "the update is larger than any update of this task")
         try:
             return update_from_bytes(report)
         except RefusedUpdateError:

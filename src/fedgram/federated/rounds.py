@@ -1,20 +1,20 @@
 """The round loop: the one place that draws cohorts, for every task and every fleet.
 
-    broadcast(state) ─▶ Fleet ─▶ updates, judged and summed (masked) ─▶ noise, if asked ─▶ server_update ─▶ commit
+    broadcast(state) ─▶ Fleet ─▶ updates, checked and summed (masked) ─▶ noise, optional ─▶ server_update ─▶ commit
 
-A round is committed whole or leaves no trace: its sum is in memory alone until the state after it is in a checkpoint. A
-round with too few reports is abandoned and tried again with another draw. Devices that have taken part as often as the
-job allows, or whose updates were refused, are not asked again; a run ends after its rounds, when its `Watch` says so,
-or when no device is left to ask.
+A round is committed as a whole or leaves no trace: its sum exists only in memory until the state after it is in a
+checkpoint. A round with too few reports is abandoned and tried again with another draw. A device that has taken part as
+often as the job allows is not invited again; a refused update counts as taking part. A run ends after its rounds, when
+its `Watch` says so, or when no device is left to invite.
 Paper: §3.1, §7.1; Bonawitz et al. 2019.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 
@@ -23,117 +23,60 @@ from fedgram.core.checkpoint import Checkpoints
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record, content_digest
 from fedgram.federated.cohort import RoundPlan, draw_order
-from fedgram.federated.fleet import Abandoned, Fleet, RoundCall, RoundSum, Tally
+from fedgram.federated.fleet import AbandonedAttemptError, Fleet, RoundCall, RoundSum, Tally
 from fedgram.federated.job import Job
+from fedgram.federated.mechanism import Exact, Mechanism
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.task import State, Total
+from fedgram.federated.task import State
+from fedgram.federated.watch import Unwatched, Watch
 
 Tell = Callable[[str, Mapping[str, Any]], object]
 _NOBODY = np.zeros(0, np.int64)
 
 
-Watched = TypeVar("Watched", contravariant=True)
-
-
-class Watch(Protocol[Watched]):
-    """Follows a run and may end it; what it remembers is part of the checkpoint."""
-
-    def begin(self, state: Watched) -> None:
-        """A run starts from this state; not called for one that resumes."""
-
-    def is_over(self, state: Watched) -> bool:
-        """Whether the run should end after this state."""
-
-    def after_round(self, state: Watched, number: int, found: RoundSum, seconds: float) -> None:
-        """A round led to this state."""
-
-    def save(self) -> Record:
-        """What it remembers."""
-
-    def load(self, saved: Record) -> None:
-        """Remember what `save` wrote."""
-
-
-class Unwatched:
-    """A `Watch` that lets a run go on to its end."""
-
-    def begin(self, state: Any) -> None:
-        """Nothing to do."""
-
-    def is_over(self, state: Any) -> bool:  # noqa: ARG002
-        """Never."""
-        return False
-
-    def after_round(self, state: Any, number: int, found: RoundSum, seconds: float) -> None:
-        """Nothing to do."""
-
-    def save(self) -> Record:
-        """Nothing."""
-        return Record()
-
-    def load(self, saved: Record) -> None:
-        """Nothing to remember."""
-
-
-class Mechanism(Protocol):
-    """What happens to a round's sum before the server uses it: noise, and the account of it."""
-
-    def check(self, number: int) -> None:
-        """Refuse a round that would pass the budget, before any device is asked."""
-
-    def release(self, number: int, total: Total) -> Total:
-        """The sum that the server may use."""
-
-    def save(self) -> Record:
-        """What was spent so far."""
-
-    def load(self, saved: Record) -> None:
-        """Go on from what `save` wrote."""
-
-
-class Exact:
-    """A `Mechanism` that adds nothing: the server uses the exact sum."""
-
-    def check(self, number: int) -> None:
-        """No budget."""
-
-    def release(self, number: int, total: Total) -> Total:  # noqa: ARG002
-        """The sum itself."""
-        return total
-
-    def save(self) -> Record:
-        """Nothing."""
-        return Record()
-
-    def load(self, saved: Record) -> None:
-        """Nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run goes: its rounds (None: until no device is left to ask), its cohorts, masking, and checkpoints."""
+    """How a run goes: its rounds, cohorts and masking. Without `rounds` it ends when no device is left to invite."""
 
     rounds: int | None
     plan: RoundPlan = field(default_factory=RoundPlan)
     masking: SecureSettings | None = None
-    checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
-        if (self.rounds is not None and self.rounds < 1) or self.checkpoint_every < 1:
-            raise FedgramError("rounds, and the rounds between checkpoints, must be at least 1")
+        if self.rounds is not None and self.rounds < 1:
+            raise FedgramError(f"the number of rounds must be at least 1, not {self.rounds}")
         if self.masking is not None and self.plan.devices < self.masking.min_devices:
-            needed = f"a masked sum needs at least {self.masking.min_devices}"
-            raise FedgramError(f"a round wants {self.plan.devices} devices, and {needed}")
+            needed = f"secure aggregation needs at least {self.masking.min_devices}"
+            raise FedgramError(f"a round of {self.plan.devices} devices is too small: {needed}")
 
     @property
     def minimum(self) -> int:
-        """The fewest reports of which a sum is made."""
+        """The minimum number of reports per round."""
         return max(self.plan.minimum, self.masking.min_devices if self.masking else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """Where a run keeps its checkpoints, whether it resumes from them, and after how many rounds it writes one.
+
+    A checkpoint is refused if it was made with another job, other cohorts, or another `belongs_to`. Of several
+    processes that run the same rounds, one leads and writes.
+    """
+
+    folder: Path
+    resume: bool = True
+    every: int = 1
+    belongs_to: Mapping[str, Any] = field(default_factory=dict)
+    lead: bool = True
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise FedgramError(f"the number of rounds between checkpoints must be at least 1, not {self.every}")
 
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """How far a run is: rounds committed, what happened in them, and how often each device has taken part."""
+    """The progress of a run: rounds committed, what happened in them, and how often each device took part."""
 
     round: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -154,11 +97,11 @@ class Progress:
 
     @property
     def most(self) -> int:
-        """How often the device took part that did so most often."""
+        """The largest number of rounds in which the same device took part."""
         return int(self.times.max(initial=0))
 
     def save(self) -> Record:
-        """As values and arrays."""
+        """The progress as values and arrays."""
         fields = {"round": self.round, "abandoned": self.abandoned, "tally": self.tally.fields()}
         return Record(fields, {"device": self.device, "times": self.times})
 
@@ -166,19 +109,22 @@ class Progress:
     def load(cls, saved: Record) -> "Progress":
         """What `save` wrote."""
         f, a = saved.fields, saved.arrays
-        return cls(int(f["round"]), Tally.from_fields(f["tally"]), int(f["abandoned"]), a["device"], a["times"])
+        try:
+            return cls(int(f["round"]), Tally.from_fields(f["tally"]), int(f["abandoned"]), a["device"], a["times"])
+        except KeyError as missing:
+            raise FedgramError(f"the checkpoint lacks {missing}: another version wrote it; remove it") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run(Generic[State]):
-    """A finished run: the last state, and how it went."""
+    """A finished run: its last state and its progress."""
 
     state: State
     progress: Progress
 
 
-class GaveUp(FedgramError):
-    """A round that was abandoned too often; the state before it is kept."""
+class GaveUpError(FedgramError):
+    """A round was abandoned too often; the state before it is kept."""
 
     def __init__(self, problem: str, tally: Tally) -> None:
         super().__init__(problem)
@@ -186,44 +132,37 @@ class GaveUp(FedgramError):
 
 
 def run_rounds(
-    job: Job[State], fleet: Fleet, options: RunOptions, *, watch: Watch[State] | None = None,
-    mechanism: Mechanism | None = None, folder: Path | None = None, resume: bool = True, lead: bool = True,
-    belongs_to: Mapping[str, Any] | None = None, tell: Tell = lambda *_: None,
-) -> Run[State]:  # fmt: skip
-    """Run a job's rounds on a fleet, from the beginning or from the newest checkpoint in the folder.
+    job: Job[State],
+    fleet: Fleet,
+    options: RunOptions,
+    *,
+    checkpoints: Checkpointing | None = None,
+    watch: Watch[State] | None = None,
+    mechanism: Mechanism | None = None,
+    tell: Tell = lambda *_: None,
+) -> Run[State]:
+    """Run the rounds of a job on a fleet, from the start or from the newest checkpoint.
 
-    Of several processes that run the same rounds together, one leads and writes the checkpoints.
+    Args:
+        job: What to compute.
+        fleet: The devices.
+        options: The rounds, their cohorts, and masking.
+        checkpoints: Where to keep checkpoints; None keeps none.
+        watch: Observes the run and may end it.
+        mechanism: Noise on the sums; None uses the exact sums.
+        tell: Called with the name of each event, and its details.
     """
-    loop = _Loop(job, fleet, options, watch or Unwatched(), mechanism or Exact(), tell)
-    checkpoints = None
-    if folder is not None:
-        checkpoints = Checkpoints(folder, {**_description(job, options), **(belongs_to or {})})
-        if not resume and lead:
-            checkpoints.clear()
-    found = checkpoints.newest() if checkpoints and resume else None
-    if found:
-        loop.load(found[1])
-    else:
-        loop.begin()
-    written = loop.progress.round
-
-    def commit(*, again: bool = False) -> None:
-        nonlocal written
-        if checkpoints and lead and (again or loop.progress.round > written):
-            checkpoints.write(loop.progress.round, loop.save())
-            written = loop.progress.round
-
-    loop.keep = partial(commit, again=True)
-
+    loop = _Loop(job, fleet, options, watch or Unwatched(), mechanism or Exact(), tell, checkpoints)
+    loop.begin()
     try:
         while not loop.is_over() and loop.round():
-            if loop.progress.round % options.checkpoint_every == 0:
-                commit()
+            if checkpoints is not None and loop.progress.round % checkpoints.every == 0:
+                loop.commit()
             tell("round committed", {"round": loop.progress.round})
-    except GaveUp:
-        commit()
+    except GaveUpError:
+        loop.commit()
         raise
-    commit()
+    loop.commit()
     return Run(loop.state, loop.progress)
 
 
@@ -237,103 +176,143 @@ def _description(job: Job[Any], options: RunOptions) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@dataclass(eq=False)
 class _Loop(Generic[State]):
     """A run between two rounds."""
 
-    def __init__(
-        self, job: Job[State], fleet: Fleet, options: RunOptions, watch: Watch[State], mechanism: Mechanism, tell: Tell
-    ) -> None:
-        self._job, self._fleet, self._options, self._tell = job, fleet, options, tell
-        self._watch, self._mechanism = watch, mechanism
-        self.progress, self.state, self._seen = Progress(), job.task.init(), _NOBODY
-        self.keep: Callable[[], object] = lambda: None
+    job: Job[State]
+    fleet: Fleet
+    options: RunOptions
+    watch: Watch[State]
+    mechanism: Mechanism
+    tell: Tell
+    checkpointing: Checkpointing | None
+
+    def __post_init__(self) -> None:
+        self.progress, self.state = Progress(), self.job.task.init()
+        self._counted = _NOBODY  # the devices whose participation in the current round is counted already
+        self._written = 0  # the round of the newest checkpoint
 
     def begin(self) -> None:
-        self._watch.begin(self.state)
+        """Start, or resume from the newest checkpoint."""
+        found = self._newest()
+        if found is None:
+            self.watch.begin(self.state)
+        else:
+            self._load(found)
+        self._written = self.progress.round
+
+    def _newest(self) -> Record | None:
+        if self.checkpointing is None:
+            return None
+        if not self.checkpointing.resume:
+            if self.checkpointing.lead:
+                self._stored.clear()
+            return None
+        found = self._stored.newest()
+        return found[1] if found else None
+
+    @cached_property
+    def _stored(self) -> Checkpoints:
+        assert self.checkpointing is not None
+        about = {**_description(self.job, self.options), **self.checkpointing.belongs_to}
+        return Checkpoints(self.checkpointing.folder, about)
+
+    def commit(self, *, again: bool = False) -> None:
+        """Write a checkpoint of the rounds since the last one; with `again`, even if there are none."""
+        if self.checkpointing is None or not self.checkpointing.lead:
+            return
+        if again or self.progress.round > self._written:
+            self._stored.write(self.progress.round, self._save())
+            self._written = self.progress.round
 
     def is_over(self) -> bool:
-        rounds = self._options.rounds
-        return (rounds is not None and self.progress.round >= rounds) or self._watch.is_over(self.state)
+        rounds = self.options.rounds
+        return (rounds is not None and self.progress.round >= rounds) or self.watch.is_over(self.state)
 
     def round(self) -> bool:
-        """Run the next round to its end; False if no devices are left to ask."""
-        number, began, self._seen = self.progress.round + 1, time.perf_counter(), _NOBODY
-        self._mechanism.check(number)
+        """Run the next round to its end; False if no device is left to invite."""
+        number, began, self._counted = self.progress.round + 1, time.perf_counter(), _NOBODY
+        self.mechanism.check(number)
         found = self._attempts(number)
         if found is None:
             return False
-        total = self._mechanism.release(number, found.total)
-        self.state = self._job.task.server_update(self.state, total)
+        total = self.mechanism.release(number, found.total)
+        self.state = self.job.task.server_update(self.state, total)
         self.progress.round = number
         self.progress.tally += found.tally
-        self.progress.took_part(np.setdiff1d(found.devices, self._seen))  # once, in however many attempts
-        self._watch.after_round(self.state, number, found, time.perf_counter() - began)
+        self.progress.took_part(np.setdiff1d(found.participants, self._counted))  # once per round
+        self.watch.after_round(self.state, number, found, time.perf_counter() - began)
         return True
 
     def _attempts(self, number: int) -> RoundSum | None:
-        plan, broadcast, tallies, last = self._options.plan, None, Tally(), ""
+        plan, broadcast, tallies, last = self.options.plan, None, Tally(), ""
         for attempt in range(plan.attempts):
             call = self._call(number, attempt, broadcast)
             if call is None:
                 return None
             broadcast, began = call.broadcast, time.perf_counter()
-            self._tell("round began", {"round": number, "attempt": attempt, "devices": len(call.order)})
+            self.tell("round began", {"round": number, "attempt": attempt, "devices": len(call.order)})
             if not attempt:
                 self._look_ahead(number, call)
             try:
-                found = self._fleet.collect(call)
-                if found.total.devices < self._options.minimum:
-                    raise Abandoned(_too_few(found, self._options.minimum), found.tally, found.devices)
-            except Abandoned as why:
-                last = str(why)
-                tallies += why.tally
-                self.progress.tally += replace(why.tally, reports=0, empty=0)  # none of them entered a sum
-                self.progress.abandoned += 1
-                self.progress.took_part(np.setdiff1d(why.seen, self._seen))
-                self._seen = np.union1d(self._seen, why.seen)
-                if len(why.seen) and self._job.participations is not None:
-                    self.keep()  # who must not be asked again
-                self._tell("round abandoned", {"round": number, "why": last, **why.tally.fields()})
+                found = self.fleet.collect(call)
+                if found.total.devices < self.options.minimum:
+                    raise AbandonedAttemptError(_too_few(found, self.options.minimum), found.tally, found.participants)
+            except AbandonedAttemptError as abandoned:
+                last = abandoned.reason
+                tallies += abandoned.tally
+                self._count_abandoned(abandoned)
+                self.tell("round abandoned", {"round": number, "why": last, **abandoned.tally.fields()})
                 continue
             seconds = round(time.perf_counter() - began, 3)
-            self._tell("round summed", {"round": number, "seconds": seconds, **found.tally.fields()})
+            self.tell("round summed", {"round": number, "seconds": seconds, **found.tally.fields()})
             return found
-        if self._options.rounds is None and self.progress.round:
-            return None  # those who are left cannot be counted
+        if self.options.rounds is None and self.progress.round:
+            return None  # the devices that are left cannot make a sum
         times = f"{plan.attempts} times, the last time because: {last}"
-        raise GaveUp(f"round {number} was abandoned {times}; the state before it is kept", tallies)
+        raise GaveUpError(f"round {number} was abandoned {times}; the state before it is kept", tallies)
+
+    def _count_abandoned(self, attempt: AbandonedAttemptError) -> None:
+        """Count an abandoned attempt, and the devices that took part in it."""
+        self.progress.tally += replace(attempt.tally, reports=0, empty=0)  # no report entered a sum
+        self.progress.abandoned += 1
+        self.progress.took_part(np.setdiff1d(attempt.participants, self._counted))
+        self._counted = np.union1d(self._counted, attempt.participants)
+        if len(attempt.participants) and self.job.participations is not None:
+            self.commit(again=True)  # a run that resumes must not invite them again
 
     def _call(self, number: int, attempt: int, broadcast: Record | None) -> RoundCall | None:
         """The next attempt at a round; None if every device has taken part as often as it may."""
-        spent = self.progress.spent(self._job.participations)
-        there = self._fleet.devices(self._options.plan.devices, spent)
-        if len(there) < self._options.minimum:
+        spent = self.progress.spent(self.job.participations)
+        there = self.fleet.devices(self.options.plan.devices, spent)
+        if len(there) < self.options.minimum:
             if len(spent) and self.progress.round:
                 return None
-            needed = f"a round needs at least {self._options.minimum}"
-            raise FedgramError(f"{len(there)} devices can be asked, and {needed}")
-        order = draw_order(there, seed=self._job.seed, round_number=number, attempt=attempt)
-        state = broadcast if broadcast is not None else self._job.task.broadcast(self.state)
-        return RoundCall(number, attempt, order, self._options.plan, state, self._options.masking)
+            needed = f"a round needs at least {self.options.minimum}"
+            raise FedgramError(f"{len(there)} devices can be invited; {needed}")
+        order = draw_order(there, seed=self.job.seed, round_number=number, attempt=attempt)
+        state = broadcast if broadcast is not None else self.job.task.broadcast(self.state)
+        return RoundCall(number, attempt, order, self.options.plan, state, self.options.masking)
 
     def _look_ahead(self, number: int, call: RoundCall) -> None:
-        """Let the fleet prepare the round after this one, where it is known: if the same devices can be asked."""
-        rounds = self._options.rounds
-        if self._job.participations is None and (rounds is None or number < rounds):
-            order = draw_order(call.order, seed=self._job.seed, round_number=number + 1)
-            self._fleet.prepare(RoundCall(number + 1, 0, order, call.plan, Record(), call.masking))
+        """Let the fleet prepare the next round, if its devices are known already: those of this round."""
+        rounds = self.options.rounds
+        if self.job.participations is None and (rounds is None or number < rounds):
+            order = draw_order(call.order, seed=self.job.seed, round_number=number + 1)
+            self.fleet.prepare(RoundCall(number + 1, 0, order, call.plan, Record(), call.masking))
 
-    def save(self) -> Record:
+    def _save(self) -> Record:
         return Record.joined(
-            state=self._job.task.save(self.state), progress=self.progress.save(), watch=self._watch.save(),
-            mechanism=self._mechanism.save(),
+            state=self.job.task.save(self.state), progress=self.progress.save(), watch=self.watch.save(),
+            mechanism=self.mechanism.save(),
         )  # fmt: skip
 
-    def load(self, saved: Record) -> None:
-        self.state = self._job.task.load(saved.part("state"))
+    def _load(self, saved: Record) -> None:
+        self.state = self.job.task.load(saved.part("state"))
         self.progress = Progress.load(saved.part("progress"))
-        self._watch.load(saved.part("watch"))
-        self._mechanism.load(saved.part("mechanism"))
+        self.watch.load(saved.part("watch"))
+        self.mechanism.load(saved.part("mechanism"))
 
 
 def _too_few(found: RoundSum, minimum: int) -> str:

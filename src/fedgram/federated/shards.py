@@ -1,60 +1,80 @@
-"""A fleet made of fleets: several servers, each with devices of its own, share the rounds of one loop.
+"""A fleet made of fleets: several servers, each with its own devices, share the rounds of one loop.
 
-Each collects, judges and unmasks its share of a cohort; the loop adds their exact totals. A server that fails costs its
-share of the round and nothing else.
+Each server collects, checks and unmasks its share of a cohort; their exact totals are added here. If a server fails, a
+round loses only the share of that server.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
-from fedgram.federated.fleet import Abandoned, Fleet, RoundCall, RoundSum, Tally
+from fedgram.federated.fleet import AbandonedAttemptError, Fleet, RoundCall, RoundSum, Tally
 
 _NOBODY = np.zeros(0, np.int64)
-_LOOK = 0.1  # seconds between looks at who is there
+_POLL_SECONDS = 0.1  # while waiting for devices
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How long to wait for devices: `seconds`, or `idle_seconds` once some devices may not take part again.
+
+    The wait ends early when `devices` are there; 0 means as many as a round wants.
+    """
+
+    seconds: float = 0.0
+    idle_seconds: float = 0.0
+    devices: int = 0
 
 
 class ShardedFleet:
-    """Several fleets as one; a device belongs to the first that has it.
+    """Several fleets as one; a device belongs to the first fleet that has it.
 
-    The devices of a fleet that has fewer than `least`, the fewest whose sum may be known, are left out.
+    A fleet with fewer than `min_devices` devices is left out: its sum would be of too few. `on_wait` is told in words
+    what the fleet waits for, and "" when the wait is over.
     """
 
     def __init__(
-        self, shards: Sequence[Fleet], wait_seconds: float = 0.0, idle_seconds: float = 0.0, least: int = 1
-    ) -> None:
-        self._shards, self._wait, self._idle, self._least = list(shards), wait_seconds, idle_seconds, least
+        self, shards: Sequence[Fleet], waiting: Waiting | None = None, *, min_devices: int = 1,
+        on_wait: Callable[[str], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._shards, self._waiting, self._min_devices = list(shards), waiting or Waiting(), min_devices
+        self._on_wait = on_wait
         self._members: list[LongArray] = [_NOBODY for _ in self._shards]
         self._pool = ThreadPoolExecutor(len(self._shards))
 
     def devices(self, wanted: int, spent: LongArray) -> LongArray:
-        """The devices of all shards that can be asked; waits for as many as are wanted, less the share of shards that
-        have failed.
+        """The devices of all shards that can be invited.
+
+        Waits until enough are there. Shards that have failed are not waited for: their share is deducted.
         """
-        end = time.monotonic() + (self._idle if len(spent) else self._wait)
+        goal = (self._waiting.devices or wanted) if wanted else 0
+        end = time.monotonic() + (self._waiting.idle_seconds if len(spent) else self._waiting.seconds)
         while True:
             known, problems = self._look(spent)
             if len(problems) == len(self._shards):
                 raise FedgramError(problems[0])
-            living = 1 - len(problems) / len(self._shards)
-            if len(known) >= ceil(wanted * living) or time.monotonic() >= end:
+            needed = ceil(goal * (1 - len(problems) / len(self._shards)))
+            if len(known) >= needed or time.monotonic() >= end:
+                self._on_wait("")
                 return known
-            time.sleep(_LOOK)
+            failed = f", {len(problems)} of {len(self._shards)} servers failed" if problems else ""
+            self._on_wait(f"waiting for devices: {len(known)} of {needed} are there{failed}")
+            time.sleep(_POLL_SECONDS)
 
     def _look(self, spent: LongArray) -> tuple[LongArray, list[str]]:
-        """Who is there now, and why shards have failed."""
-        asked = [self._pool.submit(_present, shard, spent) for shard in self._shards]
+        """The devices that are there now, and the problem of each shard that has failed."""
+        present = [self._pool.submit(_present, shard, spent) for shard in self._shards]
         known, problems = _NOBODY, []
-        for number, future in enumerate(asked):
+        for number, future in enumerate(present):
             devices, problem = future.result()
             own = np.setdiff1d(devices, known)
-            self._members[number] = own if len(own) >= self._least else _NOBODY
+            self._members[number] = own if len(own) >= self._min_devices else _NOBODY
             known = np.union1d(known, self._members[number])
             problems += [problem] if problem else []
         return known, problems
@@ -66,40 +86,41 @@ class ShardedFleet:
                 shard.prepare(own)
 
     def collect(self, call: RoundCall) -> RoundSum:
-        """The sum of the shares that have one; with none, or too few reports, the attempt is abandoned."""
-        asked = [
+        """The sum of all shares that have one; abandoned if none has, or if there are too few reports."""
+        shares = [
             self._pool.submit(_collect, shard, own)
             for shard, own in zip(self._shards, self._shares(call), strict=True)
             if own is not None
         ]
-        if not asked:
-            raise Abandoned("no server has enough devices for its share of the round", Tally())
-        sums, tally, seen, problems = list[RoundSum](), Tally(), [_NOBODY], list[str]()
-        for future in asked:
-            found = future.result()
+        if not shares:
+            raise AbandonedAttemptError("no server has enough devices for its share of the round", Tally())
+        sums, tally, participants, problems = list[RoundSum](), Tally(), _NOBODY, list[str]()
+        for share in shares:
+            found = share.result()
             tally += found.tally
-            if isinstance(found, RoundSum) and any(len(np.intersect1d(found.devices, s.devices)) for s in sums):
-                problems.append("two servers have counted the same device")  # one moved between attempts
-            elif isinstance(found, RoundSum):
-                sums.append(found)
+            if isinstance(found, AbandonedAttemptError):
+                problems.append(found.reason)
+            elif any(len(np.intersect1d(found.participants, other.participants)) for other in sums):
+                problems.append("two servers have counted the same device")  # it moved between attempts
+                continue
             else:
-                problems.append(str(found))
-                seen.append(found.seen)
-        reported = np.concatenate([_NOBODY, *(found.devices for found in sums)])
+                sums.append(found)
+            participants = np.union1d(participants, found.participants)
         if not sums or sum(found.total.devices for found in sums) < call.plan.minimum:
-            why = "; ".join(problems) or f"{len(reported)} of at least {call.plan.minimum} reports"
-            raise Abandoned(why, tally, np.union1d(reported, np.concatenate(seen)))
+            reported = sum(len(found.participants) for found in sums)
+            reason = "; ".join(problems) or f"{reported} of at least {call.plan.minimum} reports"
+            raise AbandonedAttemptError(reason, tally, participants)
         total = sums[0].total
         for other in sums[1:]:
             total = total + other.total
         if problems:
             tally.failed["server failed"] += len(problems)
-        return RoundSum(total, np.union1d(reported, np.concatenate(seen)), tally)
+        return RoundSum(total, participants, tally)
 
     def _shares(self, call: RoundCall) -> list[RoundCall | None]:
-        """A call for each shard: its devices in the draw's order, and its share of the devices wanted.
+        """A call for each shard: its devices in the order of the draw, and its share of the reports wanted.
 
-        A share of fewer devices than may be summed goes to the other shards, as far as they have more.
+        A share that is too small to be summed moves to other shards, as far as these have more devices.
         """
         invited = call.order[: call.plan.invited]
         counts = np.array([np.isin(invited, members).sum() for members in self._members])
@@ -108,29 +129,29 @@ class ShardedFleet:
         room = min(call.plan.devices, len(invited)) - int(wanted.sum())
         wanted[np.argsort(wanted - exact, kind="stable")[: max(room, 0)]] += 1
         least = max(1, call.masking.min_devices if call.masking else 1)
-        most = np.array([np.isin(call.order, members).sum() for members in self._members])
+        available = np.array([np.isin(call.order, members).sum() for members in self._members])
         return [
             _share(call, members, int(n), least) if n >= least else None
-            for members, n in zip(self._members, _moved(np.minimum(wanted, counts), most, least), strict=True)
+            for members, n in zip(self._members, _moved(np.minimum(wanted, counts), available, least), strict=True)
         ]
 
 
-def _moved(wanted: LongArray, most: LongArray, least: int) -> LongArray:
-    """The shares after each that is smaller than `least` went to others, none of which has more than its `most`."""
-    order = np.argsort(most, kind="stable")
+def _moved(wanted: LongArray, available: LongArray, least: int) -> LongArray:
+    """The shares after each share smaller than `least` has moved to other shards with devices available."""
+    order = np.argsort(available, kind="stable")
     for small in order:
         if 0 < wanted[small] < least:
             freed, wanted[small] = int(wanted[small]), 0
             for other in order[::-1]:
-                given = min(freed, int(most[other] - wanted[other])) if other != small else 0
+                given = min(freed, int(available[other] - wanted[other])) if other != small else 0
                 wanted[other] += given
                 freed -= given
     return wanted
 
 
 def _share(call: RoundCall, members: LongArray, devices: int, least: int) -> RoundCall:
-    share = ceil(call.plan.minimum * devices / call.plan.devices)
-    plan = replace(call.plan, devices=devices, minimum=min(devices, max(share, least)))
+    minimum = ceil(call.plan.minimum * devices / call.plan.devices)
+    plan = replace(call.plan, devices=devices, minimum=min(devices, max(minimum, least)))
     return replace(call, order=call.order[np.isin(call.order, members)], plan=plan)
 
 
@@ -141,10 +162,10 @@ def _present(shard: Fleet, spent: LongArray) -> tuple[LongArray, str]:
         return _NOBODY, str(error)
 
 
-def _collect(shard: Fleet, call: RoundCall) -> RoundSum | Abandoned:
+def _collect(shard: Fleet, call: RoundCall) -> RoundSum | AbandonedAttemptError:
     try:
         return shard.collect(call)
-    except Abandoned as why:
-        return why
+    except AbandonedAttemptError as abandoned:
+        return abandoned
     except FedgramError as error:
-        return Abandoned(str(error), Tally())
+        return AbandonedAttemptError(str(error), Tally())

@@ -1,14 +1,15 @@
-"""A fleet of simulated devices: some clients of a population, in this process or shared by several.
+"""A fleet of simulated devices: users of a population, in one process or shared by several processes.
 
-Updates are computed device by device with the task's `client_update`, or in batches where the task offers them. With
-masking they are computed device by device, and go through the same protocol and bytes as over a network. A part of the
-invited devices drops out, by the seed.
+Updates are computed one device at a time with the task's `client_update`, or in batches if the task offers them. With
+masking they are computed one device at a time and go through the same protocol and bytes as over a network. A random
+share of the invited devices drops out; the seed decides which.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,33 +17,34 @@ import numpy as np
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.random import stream
-from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
+from fedgram.federated.batched_task import BatchedTask, Member
+from fedgram.federated.fleet import AbandonedAttemptError, RoundCall, RoundSum, Tally
 from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
-from fedgram.federated.secure.rounds import MASKED_STEP, Traffic, sum_securely
+from fedgram.federated.secure.rounds import MASKED_STEP, SecureRound, Traffic, sum_securely
 from fedgram.federated.secure.settings import AbandonedRoundError
 from fedgram.federated.secure.vectors import round_digest, total_from_sum, update_to_vector, vector_length
-from fedgram.federated.task import BatchedTask, Member, Total, device_stream
+from fedgram.federated.task import Total, device_stream
 from fedgram.federated.validation import Reason, RefusedUpdateError
 from fedgram.federated.wire import record_to_bytes, update_to_bytes
-from fedgram.text.population import Population
+from fedgram.text.population import Users
 
-_HEAD_START = 0.02  # seconds
+_HEAD_START = 0.02  # seconds by which a round starts before the next one is prepared
 
 
 class Ranks(Protocol):
-    """Several processes that run the same rounds together, each with a share of the devices."""
+    """Several processes that run the same rounds, each with a share of the devices."""
 
     @property
     def rank(self) -> int:
-        """Which one this is."""
+        """The number of this process."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of processes."""
 
     def sum(self, arrays: Sequence[LongArray]) -> list[LongArray]:
-        """The sums of integer arrays over all of them."""
+        """The sums of integer arrays over all processes."""
 
 
 class _Alone(NamedTuple):
@@ -54,38 +56,39 @@ class _Alone(NamedTuple):
 
 
 class SimulatedFleet:
-    """Clients of a population as the devices of a job.
+    """Users of a population as the devices of a job.
 
-    `dropout` is the share of invited devices that never report. `batched` uses the task's batches if it has them;
-    `as_bytes` sends updates through their bytes, so that their sizes are known.
+    `dropout` is the share of invited devices that never report. With `batched`, updates are computed in batches if the
+    task offers them. With `as_bytes`, updates are converted to bytes and back, so that their sizes are known.
     """
 
     def __init__(
-        self, job: Job[Any], population: Population, clients: LongArray, *, dropout: float = 0.1, batched: bool = True,
-        as_bytes: bool = False, ranks: Ranks | None = None,
+        self, job: Job[Any], users: Users, *, dropout: float = 0.1, batched: bool = True, as_bytes: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
-        if not len(clients):
-            raise FedgramError("the population has no clients to ask; check the split")
+        if not len(users):
+            raise FedgramError("there are no users to invite; check the split")
         if not 0.0 <= dropout < 1.0:
-            raise FedgramError(f"the dropout rate must lie in [0, 1), not {dropout}")
-        self._job, self._population, self._clients, self._dropout = job, population, clients, dropout
-        self._codes = job.task.encode(population.words)
+            raise FedgramError(f"the dropout rate must be in [0, 1), not {dropout}")
+        self._job, self._users, self._dropout = job, users, dropout
+        self._codes = job.task.encode(users.population.words)
         self._batched = batched and isinstance(job.task, BatchedTask)
         self._as_bytes, self._ranks = as_bytes, ranks or _Alone()
-        self._foreseen: dict[int, tuple[LongArray, Future[Sequence[Any]]]] = {}
+        self._ahead: dict[int, tuple[LongArray, Future[Sequence[Any]]]] = {}
         self._pool = ThreadPoolExecutor(1) if self._batched else None
 
     def devices(self, wanted: int, spent: LongArray) -> LongArray:  # noqa: ARG002
-        """All clients that are not spent."""
-        return np.setdiff1d(self._clients, spent, assume_unique=True) if len(spent) else self._clients
+        """All users that are not in `spent`."""
+        clients = self._users.clients
+        return np.setdiff1d(clients, spent, assume_unique=True) if len(spent) else clients
 
     def prepare(self, call: RoundCall) -> None:
-        """Put the next round's devices into batches while this one is computed."""
+        """Make the next round's batches while the current round is computed."""
         if self._pool is not None and call.masking is None:
-            self._foreseen[call.number] = call.order, self._pool.submit(self._batches_ahead, call)
+            self._ahead[call.number] = call.order, self._pool.submit(self._batches_ahead, call)
 
     def collect(self, call: RoundCall) -> RoundSum:
-        """The sum of the devices that stay."""
+        """The sum of the devices that do not drop out."""
         reporting, missing, tally = self._cohort(call)
         if call.masking is not None:
             return self._sum_masked(call, reporting, missing, tally)
@@ -98,13 +101,13 @@ class SimulatedFleet:
         stays = rng.random(len(invited)) >= self._dropout
         reports = invited[stays]
         counted, late = reports[: call.plan.devices], reports[call.plan.devices :]
-        tally = Tally(asked=len(invited), late=len(late))
+        tally = Tally(invited=len(invited), late=len(late))
         if dropped := len(invited) - len(reports):
             tally.failed["dropped out"] = dropped
         return counted, np.concatenate([invited[~stays], late]), tally
 
     def _member(self, call: RoundCall, device: int) -> Member:
-        data = self._population.load(device, self._codes)
+        data = self._users.population.load(device, self._codes)
         return Member(device, data, device_stream(self._job.seed, call.number, device))
 
     def _batches(self, call: RoundCall) -> Sequence[Any]:
@@ -114,13 +117,13 @@ class SimulatedFleet:
         return batches
 
     def _batches_ahead(self, call: RoundCall) -> Sequence[Any]:
-        """The batches of a round to come; the present one first gets its own work under way, undisturbed."""
+        """The batches of a future round; waits a little, so that the current round can start its own work first."""
         time.sleep(_HEAD_START)
         return self._batches(call)
 
     def _prepared(self, call: RoundCall) -> Sequence[Any]:
-        """The call's batches, made ahead of time if it was foreseen."""
-        order, batches = self._foreseen.pop(call.number, (None, None))
+        """The batches of a call; made ahead of time if `prepare` was told of the same call."""
+        order, batches = self._ahead.pop(call.number, (None, None))
         if order is not None and batches is not None and call.attempt == 0 and np.array_equal(order, call.order):
             return batches.result()
         return self._batches(call)
@@ -141,9 +144,10 @@ class SimulatedFleet:
         return self._joined(intake, reporting, tally)
 
     def _joined(self, intake: Intake, reporting: LongArray, tally: Tally) -> RoundSum:
-        """What all ranks have together."""
+        """The sum over all processes."""
         total, reasons = intake.total, list(Reason)
-        seen = np.isin(reporting, np.fromiter(intake.seen, np.int64, len(intake.seen))).astype(np.int64)
+        participants = np.fromiter(intake.participants, np.int64, len(intake.participants))
+        took_part = np.isin(reporting, participants).astype(np.int64)
         numbers = [
             total.weight,
             total.devices,
@@ -151,27 +155,19 @@ class SimulatedFleet:
             tally.bytes_received,
             *(intake.refused[r] for r in reasons),
         ]
-        *arrays, seen, summed = self._ranks.sum([*total.arrays.values(), seen, np.array(numbers, np.int64)])
-        if (seen > 1).any():
-            raise InvariantError("two processes trained the same device; use GPUs of one kind")
+        *arrays, took_part, summed = self._ranks.sum([*total.arrays.values(), took_part, np.array(numbers, np.int64)])
+        if (took_part > 1).any():
+            raise InvariantError("two processes trained the same device; use GPUs of the same kind")
         weight, devices, tally.empty, tally.bytes_received, *refused = summed.tolist()
         tally.refused.update({str(r): n for r, n in zip(reasons, refused, strict=True) if n})
         tally.reports = devices
         joined = Total(total.bits, dict(zip(total.arrays, arrays, strict=True)), weight, devices)
-        return RoundSum(joined, reporting[seen > 0], tally)
+        return RoundSum(joined, reporting[took_part > 0], tally)
 
     def _sum_masked(self, call: RoundCall, reporting: LongArray, missing: LongArray, tally: Tally) -> RoundSum:
         if self._ranks.size > 1:
-            raise FedgramError("secure aggregation is simulated by one process; use one worker")
-        assert call.masking is not None
-        task, refused = self._job.task, list[int]()
-
-        def vector_of(device: int) -> Callable[[], LongArray]:
-            def vector() -> LongArray:
-                member = self._member(call, device)
-                return update_to_vector(task, task.client_update(call.broadcast, member.data, member.rng))
-
-            return vector
+            raise FedgramError("secure aggregation is simulated in one process; use one worker")
+        task, refused, traffic = self._job.task, list[int](), Traffic()
 
         def on_failure(device: int, error: FedgramError) -> None:
             if not isinstance(error, RefusedUpdateError):
@@ -181,24 +177,30 @@ class SimulatedFleet:
 
         drawn = stream(self._job.seed, "leaving", call.number, call.attempt).integers(0, MASKED_STEP + 1, len(missing))
         leaving = dict(zip(missing.tolist(), drawn.tolist(), strict=True))
-        vectors = {device: vector_of(device) for device in (*reporting.tolist(), *leaving)}
-        traffic = Traffic()
-        broadcast = hashlib.sha256(record_to_bytes(call.broadcast)).hexdigest()
-        about = round_digest(self._job.digest, call.number, broadcast)
+        vectors = {device: partial(self._vector, call, device) for device in (*reporting.tolist(), *leaving)}
         try:
             found = sum_securely(
-                call.masking, vector_length(task.size), vectors, about=about, minimum=call.plan.minimum,
-                leaving=leaving, traffic=traffic, on_failure=on_failure,
-            )  # fmt: skip
-        except AbandonedRoundError as why:
-            problem = str(why).removeprefix("the round is abandoned: ")
-            raise Abandoned(problem, tally, np.array(sorted(refused), np.int64)) from None
+                self._secure_round(call), vectors, leaving=leaving, traffic=traffic, on_failure=on_failure
+            )
+        except AbandonedRoundError as abandoned:
+            raise AbandonedAttemptError(abandoned.reason, tally, np.array(sorted(refused), np.int64)) from None
         finally:
             tally.bytes_received, tally.bytes_sent = traffic.up, traffic.down
-        devices = np.array(sorted({*found.devices, *refused}), np.int64)
+        participants = np.array(sorted({*found.devices, *refused}), np.int64)
         try:
             total = total_from_sum(task, found)
-        except RefusedUpdateError as why:
-            raise Abandoned(str(why), tally, devices) from None
+        except RefusedUpdateError as refusal:
+            raise AbandonedAttemptError(str(refusal), tally, participants) from None
         tally.reports = total.devices
-        return RoundSum(total, devices, tally)
+        return RoundSum(total, participants, tally)
+
+    def _secure_round(self, call: RoundCall) -> SecureRound:
+        assert call.masking is not None
+        broadcast = hashlib.sha256(record_to_bytes(call.broadcast)).hexdigest()
+        about = round_digest(self._job.digest, call.number, broadcast)
+        return SecureRound(call.masking, vector_length(self._job.task.size), about, call.plan.minimum)
+
+    def _vector(self, call: RoundCall, device: int) -> LongArray:
+        """What a device masks."""
+        member, task = self._member(call, device), self._job.task
+        return update_to_vector(task, task.client_update(call.broadcast, member.data, member.rng))

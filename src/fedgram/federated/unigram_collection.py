@@ -1,9 +1,9 @@
-"""Collecting a unigram distribution: devices count the words of a whitelist, and nobody counts for more than λ.
+"""Collecting a unigram distribution: devices count the words of a whitelist, at most λ words per device.
 
     U = Σ_i w_i·C_i,   w_i = λ / max(λ, Σ C_i)
 
-With λ = 1 every device has the same say, with λ = ∞ every word has. A device sends its clipped counts a = w·C and
-nothing else; convergence is judged from the sums of whole rounds (`convergence.py`). Paper: §3.1.
+With λ = 1 every device has the same influence, with λ = ∞ every word has. A device sends only its clipped counts
+a = w·C; convergence is measured from the sums of whole rounds (`convergence.py`). Paper: §3.1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
-from fedgram.core.storage import Record
+from fedgram.core.storage import Record, limit_from_json, limit_to_json
 from fedgram.federated.task import Total, Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.normalize import uncase
@@ -29,7 +29,7 @@ COUNT = "count"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundCounts:
-    """One round's sums at the words that occurred in it, and the number of its devices."""
+    """The sums of one round for the words that occurred in it, and the number of its devices."""
 
     index: LongArray
     weight: FloatArray
@@ -38,14 +38,14 @@ class RoundCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnigramState:
-    """Everything the server has: the sums of each round."""
+    """The server's state: the sums of each round."""
 
     rounds: tuple[RoundCounts, ...]
 
 
 @kernel
 def _count_runs(ordered: IntArray, first: int) -> tuple[LongArray, FloatArray]:
-    """The distinct ids from `first` on, of ids in rising order, and how often each occurs."""
+    """The distinct ids that are at least `first`, and how often each occurs; `ordered` is sorted."""
     index, count = np.empty(len(ordered), np.int64), np.zeros(len(ordered))
     distinct = 0
     for i in range(len(ordered)):
@@ -61,7 +61,7 @@ def _count_runs(ordered: IntArray, first: int) -> tuple[LongArray, FloatArray]:
 class UnigramTask:
     """The collection as a `FederatedTask`."""
 
-    name, counting, bits = "unigrams", True, FRACTION_BITS
+    name, is_counting, bits = "unigrams", True, FRACTION_BITS
 
     def __init__(self, vocabulary: Vocabulary, *, clip: float) -> None:
         if not clip > 0:
@@ -72,19 +72,17 @@ class UnigramTask:
         self.bounds = UpdateBounds(weight=1.0, norms=norms, non_negative=(COUNT,))
 
     def settings(self) -> Record:
-        """λ, and the words."""
-        clip = None if np.isinf(self.clip) else float(self.clip)
-        return Record({"clip": clip}, {"words": vocabulary_to_bytes(self.vocabulary)})
+        """λ and the words."""
+        return Record({"clip": limit_to_json(float(self.clip))}, {"words": vocabulary_to_bytes(self.vocabulary)})
 
     @classmethod
     def from_settings(cls, settings: Record) -> "UnigramTask":
-        """The task of these settings."""
-        clip = settings.fields["clip"]
+        """The task with these settings."""
         words = vocabulary_from_bytes(settings.arrays["words"])
-        return cls(words, clip=float("inf") if clip is None else float(clip))
+        return cls(words, clip=float(limit_from_json(settings.fields["clip"])))
 
     def encode(self, words: Sequence[str]) -> IntArray:
-        """The ids of words, whose capitals do not matter."""
+        """The ids of words, ignoring capitals."""
         return np.array(self.vocabulary.encode([uncase(word) for word in words]), np.int32)
 
     def init(self) -> UnigramState:
@@ -92,22 +90,22 @@ class UnigramTask:
         return UnigramState(())
 
     def broadcast(self, state: UnigramState) -> Record:  # noqa: ARG002
-        """Devices need nothing but the job."""
+        """Nothing: devices need only the job."""
         return Record()
 
     def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
-        """A device's clipped counts, which add up to at most λ."""
+        """A device's clipped counts, whose sum is at most λ."""
         index, C = _count_runs(np.sort(data.sentences.values), len(SPECIAL))
         w = 1.0 if np.isinf(self.clip) else self.clip / max(self.clip, C.sum())
         return Update(self.size, {COUNT: index}, {COUNT: w * C}, weight=1.0)
 
     def server_update(self, state: UnigramState, total: Total) -> UnigramState:
-        """Keep the round's sums."""
+        """Append the sums of the round."""
         seen = np.flatnonzero(total.arrays[COUNT])
         return UnigramState((*state.rounds, RoundCounts(seen, total.array(COUNT)[seen], total.devices)))
 
     def save(self, state: UnigramState) -> Record:
-        """The rounds, one behind the other."""
+        """All rounds, concatenated."""
         rounds = state.rounds
         ends = np.cumsum([0, *(len(part.index) for part in rounds)], dtype=np.int64)
         index = np.concatenate([np.zeros(0, np.int64), *(part.index for part in rounds)])

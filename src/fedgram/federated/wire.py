@@ -1,6 +1,6 @@
-"""Updates and broadcasts as bytes, and back: all that passes between a device and the server in a round.
+"""Updates and broadcasts as bytes, and back: everything that a device and the server exchange in a round.
 
-Of a vector that is given in full, the places are left out.
+An update has the indices of a vector's values only if the vector is not given in full.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def update_to_bytes(update: Update) -> bytes:
 
 
 def update_from_bytes(data: bytes) -> Update:
-    """The update of some bytes; `Total.add` judges its numbers."""
+    """The update that these bytes hold; `Total.add` checks its numbers."""
     artefact = artefact_from_bytes(data, "update", kind=KIND, version=VERSION)
     try:
         size = {str(name): int(n) for name, n in artefact.fields["size"].items()}
@@ -34,27 +34,27 @@ def update_from_bytes(data: bytes) -> Update:
         index = {name: _index(artefact.arrays, name, n) for name, n in size.items()}
         weight = float(artefact.fields["weight"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InvariantError(f"an update lacks a part: {error}") from None
+        raise InvariantError(f"an update is incomplete: {error}") from None
     if any(a.dtype != np.int64 for a in index.values()) or any(a.dtype != np.float64 for a in values.values()):
-        raise InvariantError("an update holds numbers of another type")
+        raise InvariantError("an update holds numbers of the wrong type")
     return Update(size, index, values, weight)
 
 
 def _index(arrays: Mapping[str, NDArray[Any]], name: str, size: int) -> LongArray:
-    """The places of a vector's values; all of them where none are named, if there are as many values."""
+    """The indices of a vector's values; without any, the vector must be given in full."""
     if f"index.{name}" in arrays:
         return arrays[f"index.{name}"]
     if arrays[f"values.{name}"].shape != (size,):
-        raise InvariantError("an update's places and values differ in number")
+        raise InvariantError("an update's indices and values differ in number")
     return np.arange(size, dtype=np.int64)
 
 
 def record_to_bytes(record: Record) -> bytes:
-    """What is broadcast in a round, as bytes."""
+    """The bytes of a broadcast."""
     return artefact_to_bytes(Artefact(BROADCAST, VERSION, record.fields, record.arrays))
 
 
 def record_from_bytes(data: bytes) -> Record:
-    """What was broadcast, checked for damage."""
+    """The broadcast that these bytes hold, checked for damage."""
     artefact = artefact_from_bytes(data, "broadcast", kind=BROADCAST, version=VERSION)
     return Record(artefact.fields, artefact.arrays)

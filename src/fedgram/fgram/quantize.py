@@ -1,10 +1,10 @@
 """Probabilities in a few bits that still sum to one.
 
-Every order has a codebook of 2^bits log-probabilities. A state's codes are the nearest ones, moved a little where
-they would sum to more than leaves the backoff its share; the backoff weight is then what the codes leave over, so
-that the rounding of probabilities costs likelihood but never mass. A list of a few words does not store its backoff
-weight, since a reader can work it out; a longer one rounds it to a step that keeps every state's sum within the
-tolerance.
+Every order has a codebook of 2^bits log-probabilities, and an n-gram gets the nearest code. If the codes of a state sum
+to so much that too little is left for the backoff, some of them are moved. The backoff weight is then computed from the
+probabilities of the codes, so that rounding changes the likelihood but not the sum of the probabilities. A short list
+does not store its backoff weight, since readers can compute it. That of a longer list is rounded to a step that keeps
+the sum of every state within the tolerance.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
 from fedgram.fgram.frame import LOG_ZERO, MAX_BACKOFF_BITS
 
-TOLERANCE = 1e-3  # of every state's sum
-DERIVED = 4  # the longest list whose backoff weight is worked out
-_AIM = 3e-4
+TOLERANCE = 1e-3  # of the sum of every state
+DERIVED = 4  # the longest list whose backoff weight is derived
+_AIM = 3e-4  # deviation from which on the backoff weights get no more bits
 _LEAST_LOG = -90.0  # of a word that has a probability
 _LEAST_BACKOFF = -12.0
 _BINS, _ROUNDS = 1 << 14, 20
@@ -28,7 +28,11 @@ _BINS, _ROUNDS = 1 << 14, 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantized:
-    """A code an arc; a backoff code a state (−1 where none is stored); and the tables that give them meaning."""
+    """One code per arc, one backoff code per state (−1 where none is stored), and the tables that decode them.
+
+    `books[n − 1]` holds the log-probabilities of order n. The log backoff weight of a context of n words is
+    `backoff_low[n]` + code · `backoff_step[n]`. `deviation` is the largest deviation of a state's sum from 1.
+    """
 
     code: LongArray
     backoff_code: LongArray
@@ -38,9 +42,14 @@ class Quantized:
     backoff_bits: int
     deviation: float
 
+    @property
+    def code_bits(self) -> int:
+        """Bits per probability."""
+        return len(self.books[0]).bit_length() - 1
+
 
 def quantize(model: NGramModel, *, bits: int) -> Quantized:
-    """Quantise a normalised model; every state then sums to 1 within `TOLERANCE`, or it is refused."""
+    """Quantise a normalised model; refused if a state would not sum to 1 within `TOLERANCE`."""
     t = model.topology
     sources, lengths = arc_sources(t), state_lengths(t)
     level = lengths[sources]
@@ -51,7 +60,7 @@ def quantize(model: NGramModel, *, bits: int) -> Quantized:
         arcs = np.flatnonzero(level == n)
         book = make_codebook(log_weight[arcs], (1 << bits) - (n == 0))
         code[arcs] = nearest(book, log_weight[arcs]) + (n == 0)
-        if n == 0:  # code 0: no probability; the others sum to 1
+        if n == 0:  # code 0 stands for no probability; the other words sum to 1
             book -= np.log(np.exp(book[code[arcs] - 1]).sum())
             book = np.concatenate([[LOG_ZERO], np.minimum(book, 0.0)])
         books[n] = np.concatenate([book, np.full((1 << bits) - len(book), book[-1])]).astype(np.float32)
@@ -64,6 +73,7 @@ def quantize(model: NGramModel, *, bits: int) -> Quantized:
 def _with_backoffs(
     model: NGramModel, code: LongArray, books: FloatArray, level: IntArray, lower: IntArray
 ) -> Quantized:
+    """Add the backoff weights, with as few bits as bring all sums near 1."""
     t = model.topology
     sources, lengths, sizes = arc_sources(t), state_lengths(t), np.diff(t.first_arc)
     weight = np.exp(books[level, code])
@@ -88,7 +98,9 @@ def _with_backoffs(
         if deviation <= _AIM:
             break
     if deviation > TOLERANCE:
-        raise FedgramError(f"the model's states would sum to 1 ± {deviation:.2g} only; pack it with more --bits")
+        raise FedgramError(
+            f"the probabilities of a state would sum to 1 ± {deviation:.2g}; pack the model with more bits"
+        )
     return Quantized(code, codes, books, low, step, backoff_bits, deviation)
 
 
@@ -102,9 +114,9 @@ def _sums(backoff: IntArray, own: FloatArray, covered: FloatArray, backoff_weigh
 
 
 def make_codebook(values: FloatArray, size: int) -> FloatArray:
-    """At most `size` rising values that stand for these with little squared error; exact if there are so few.
+    """At most `size` rising values that represent these with little squared error; exact if there are no more.
 
-    Points lie as dense as the cube root of the values' density (Panter and Dite), then Lloyd's steps.
+    The density of the points is the cube root of that of the values (Panter and Dite), followed by Lloyd's algorithm.
 
     >>> make_codebook(np.array([-1.0, -3.0, -1.0]), 4).tolist()
     [-3.0, -1.0]
@@ -129,7 +141,7 @@ def make_codebook(values: FloatArray, size: int) -> FloatArray:
 
 
 def nearest(book: FloatArray, values: FloatArray) -> LongArray:
-    """For each value the number of the nearest one in a rising book."""
+    """The index of the nearest value in a rising book, for each value."""
     middles = (book[1:] + book[:-1]) / 2
     return np.searchsorted(middles, values).astype(np.int64)
 
@@ -138,7 +150,7 @@ def nearest(book: FloatArray, values: FloatArray) -> LongArray:
 def _fit_sums(
     first_arc: LongArray, level: IntArray, weight: FloatArray, room: FloatArray, books: FloatArray, code: LongArray
 ) -> None:
-    """Move codes of states that would sum to more than 1, or whose backoff could not make up the difference."""
+    """Move codes of states that would sum to too much, or to too little where no word is left to back off to."""
     for q in range(1, len(first_arc) - 1):
         begin, end = first_arc[q], first_arc[q + 1]
         if begin == end:
@@ -157,9 +169,9 @@ def _fit_sums(
 
 @kernel
 def _move(code: LongArray, book: FloatArray, begin: int, end: int, excess: float, way: int) -> None:
-    """Move codes by one, the greatest change first that does not overshoot, until `excess` is gone.
+    """Move codes up (`way` 1) or down (−1) by one until `excess` is gone, in the order of the greatest fitting change.
 
-    Downwards the last move overshoots, so that nothing is left; upwards none does.
+    Downwards, the last move overshoots, so that no excess is left. Upwards, no move does.
     """
     for _ in range(4 * (end - begin) + 1000):
         if (way < 0 and excess <= 0.0) or (way > 0 and excess >= 0.0):

@@ -1,1 +1,1 @@
-"""Files that models are kept in. The only layer that knows log10, foreign symbols and other programs' habits."""
+"""Model file formats. Only this layer knows log10 and the conventions of other programs."""

@@ -1,8 +1,8 @@
-"""Dictionaries of the Android keyboards that descend from AOSP's LatinIME: HeliBoard, OpenBoard, FUTO and others.
+"""Dictionaries of the Android keyboards that are based on AOSP's LatinIME: HeliBoard, OpenBoard, FUTO and others.
 
-`.combined` is the text that AOSP's `dicttool` compiles; `.dict` is its result, format version 202: a Patricia trie of
-words with their frequencies and, at each word, next words as relative addresses with four bits of frequency above the
-word's own. Numbers are big-endian.
+`.combined` is the text that AOSP's `dicttool` compiles. `.dict` is the compiled form, format version 202: a Patricia
+trie of words with frequencies. Each word has a list of next words: their relative addresses, and four bits that say how
+much more frequent the next word is here than on its own. Numbers are big-endian.
 """
 
 import struct
@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 24
 
 
 def write_combined(pairs: WordPairs, path: str | Path, *, locale: str, date: int = 0) -> None:
-    """Write the text form."""
+    """Write the text form, `.combined`."""
     head = f"dictionary=main:{locale.lower()},locale={locale},description=fedgram,date={date},version=54\n"
     with atomic_write(path) as file:
         file.write(head.encode())
@@ -35,7 +35,7 @@ def write_combined(pairs: WordPairs, path: str | Path, *, locale: str, date: int
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A node of the trie: some characters, the word that ends here or −1, and what may follow."""
+    """A node of the trie: its characters, the word that ends here or −1, and its children."""
 
     characters: bytes
     several: bool
@@ -47,10 +47,10 @@ class _Node:
 
 
 def write_dict(pairs: WordPairs, path: str | Path, *, locale: str, date: int = 0) -> None:
-    """Write the binary form."""
+    """Write the binary form, `.dict`."""
     order = sorted((word, i) for i, word in enumerate(pairs.words) if len(word) < _MAX_WORD)
     if not order:
-        raise FedgramError("no word of the model can go into a dictionary")
+        raise FedgramError("the model has no word that a dictionary can contain")
     arrays: list[list[_Node]] = []
     top = _nodes(order, 0)
     _collect(top, arrays)
@@ -60,13 +60,13 @@ def write_dict(pairs: WordPairs, path: str | Path, *, locale: str, date: int = 0
         word: [(other, pairs.frequency(p)) for other, p in pairs.following[word] if other in by_word]
         for word in by_word
     }
-    sizes: dict[tuple[int, int], int] = {}  # of the address of a next word
-    for _ in range(4):  # addresses only move closer together, so sizes once enough stay enough
+    sizes: dict[tuple[int, int], int] = {}  # the bytes of the address of each next word
+    for _ in range(4):  # addresses only move closer together, so sizes that were large enough stay large enough
         end = _place(arrays, following, sizes)
         _shrink(arrays, by_word, following, sizes)
     end = _place(arrays, following, sizes)
     if end >= _MAX_BYTES:
-        raise FedgramError(f"the dictionary would have {end:,} bytes; the most is {_MAX_BYTES:,}; keep fewer words")
+        raise FedgramError(f"the dictionary has {end:,} bytes; the limit is {_MAX_BYTES:,}; keep fewer words")
     body = b"".join(_encode(arrays, by_word, following, frequency, sizes))
     attributes = {"dictionary": f"main:{locale.lower()}", "locale": locale, "description": "fedgram"}
     attributes |= {"date": str(date), "version": "54"}
@@ -86,7 +86,7 @@ def _string(text: str) -> bytes:
 
 
 def _nodes(words: list[tuple[str, int]], depth: int) -> list[_Node]:
-    """The nodes for sorted words that agree in their first `depth` characters."""
+    """The nodes for sorted words that share their first `depth` characters."""
     result, begin = [], 0
     while begin < len(words):
         end = begin
@@ -117,7 +117,7 @@ def _collect(nodes: list[_Node], arrays: list[list[_Node]]) -> None:
 def _place(
     arrays: list[list[_Node]], following: dict[int, list[tuple[int, int]]], sizes: dict[tuple[int, int], int]
 ) -> int:
-    """Give every node and every array its address; returns the end."""
+    """Set the addresses of all nodes and arrays; returns the end."""
     at, starts = 0, {}
     for nodes in arrays:
         starts[id(nodes)] = at
@@ -138,7 +138,7 @@ def _shrink(
     arrays: list[list[_Node]], by_word: dict[int, _Node], following: dict[int, list[tuple[int, int]]],
     sizes: dict[tuple[int, int], int],
 ) -> None:  # fmt: skip
-    """Take no more bytes for an address than its distance needs."""
+    """Reduce the size of each address to what its distance needs."""
     for nodes in arrays:
         for node in nodes:
             at = node.address + 1 + len(node.characters) + node.several + (node.word >= 0)
@@ -180,7 +180,7 @@ def _encode(
 
 
 def steps_above(pair: int, alone: int) -> int:
-    """Four bits that say how much more frequent a word is behind another than alone, as AOSP counts them.
+    """Four bits: how much more frequent a word is after another word than on its own, on AOSP's scale.
 
     >>> steps_above(255, 100), steps_above(90, 100)
     (15, 0)

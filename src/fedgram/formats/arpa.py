@@ -1,7 +1,7 @@
-"""ARPA files, plain or gzipped: what KenLM, SRILM, IRSTLM and OpenGrm write is read; what all of them read is written.
+"""ARPA files, plain or gzipped. Files of KenLM, SRILM, IRSTLM and OpenGrm can be read; all of them read our files.
 
-Written files are prefix-sorted (n-grams in the order of their histories in the section before), with `<s>` at −99. In
-them the counts include `<s>` as a unigram.
+Written files are prefix-sorted: n-grams are in the order of their histories in the section before. `<s>` is a unigram
+with log10 probability −99, and the header counts it.
 """
 
 import gzip
@@ -33,21 +33,21 @@ _WRITE_CHUNK = 1 << 17
 MAX_WORD_BYTES = 1 << 16
 _OK, _GROW = 0, 1
 _PROBLEMS = {
-    2: "more n-grams than the header announces",
+    2: "more n-grams than the header declares",
     3: "the probability is not a number",
     4: "a word is missing",
-    5: "a word that is not among the unigrams",
+    5: "the word is not among the unigrams",
     6: "the unigram occurs twice",
-    7: "the backoff weight is not a number that makes sense",
-    8: "more columns than an n-gram has",
+    7: "the backoff weight is not a valid number",
+    8: "too many columns for this order",
     9: "the log-probability is greater than 0",
-    10: "a word of more than 65,536 bytes",
+    10: "the word has more than 65,536 bytes",
 }
 
 
 @dataclass(slots=True)
 class _Section:
-    """The n-grams of one order, row by row, with the lines they stand on."""
+    """The n-grams of one order, one per row, with their line numbers."""
 
     words: IntArray
     log10_weight: FloatArray
@@ -56,9 +56,9 @@ class _Section:
 
 
 def read_arpa(path: str | Path) -> NGramModel:
-    """Read a model; refuse, naming the line, what is not a whole and unambiguous ARPA file.
+    """Read a model. Incomplete and ambiguous files are refused; the error names the line.
 
-    N-grams that a closed set needs but the file lacks are filled in; they change no probability.
+    The automaton needs every prefix and suffix of an n-gram. Missing ones are added; this changes no probability.
     """
     with open_text(path) as file:
         data = file.read().removeprefix(b"\xef\xbb\xbf")
@@ -87,23 +87,23 @@ def _read_header(data: bytes, path: str | Path) -> tuple[list[int], int, int]:
         if entry and not entry.startswith(b"ngram"):
             break
         if entry:
-            counts.append(_announced(entry, len(counts) + 1, len(data), line, path))
+            counts.append(_declared_count(entry, len(counts) + 1, len(data), line, path))
         position, line = end + 1, line + 1
     if not counts or not counts[0]:
-        raise InputError(path, "the header announces no unigrams", line=line)
+        raise InputError(path, "the header declares no unigrams", line=line)
     if len(counts) > MAX_ORDER:
-        raise InputError(path, f"is of order {len(counts)}; orders up to {MAX_ORDER} are supported", line=line)
+        raise InputError(path, f"has the order {len(counts)}; the maximum is {MAX_ORDER}", line=line)
     return counts, position, line
 
 
-def _announced(entry: bytes, order: int, most: int, line: int, path: str | Path) -> int:
+def _declared_count(entry: bytes, order: int, limit: int, line: int, path: str | Path) -> int:
     match = re.fullmatch(rb"ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})", entry)
     if not match:
-        raise InputError(path, "not a count of n-grams, such as `ngram 1=100`", line=line)
+        raise InputError(path, "should be a count of n-grams, such as `ngram 1=100`", line=line)
     if int(match[1]) != order:
-        raise InputError(path, f"the header announces {order}-grams next, not {int(match[1])}-grams", line=line)
-    if int(match[2]) > most:
-        raise InputError(path, "the header announces more n-grams than the file can hold", line=line)
+        raise InputError(path, f"the header has {int(match[1])}-grams where {order}-grams should be", line=line)
+    if int(match[2]) > limit:
+        raise InputError(path, "the header declares more n-grams than the file can contain", line=line)
     return int(match[2])
 
 
@@ -113,8 +113,8 @@ def _expect_title(data: bytes, position: int, line: int, title: str, path: str |
     end = data.find(b"\n", position)
     found = data[position : end if end >= 0 else len(data)].strip().decode()
     if found != title:
-        problem = f"the file ends where {title} should stand" if position >= len(data) else f"{title} should stand here"
-        raise InputError(path, problem, line=line, remedy="the file is cut short, or its header miscounts")
+        problem = f"the file ends before {title}" if position >= len(data) else f"{title} should be here"
+        raise InputError(path, problem, line=line, remedy="check whether the file is complete and its counts are right")
     return (end + 1 if end >= 0 else len(data)), line + 1
 
 
@@ -134,7 +134,7 @@ def _read_section(
         if status != _OK:
             raise InputError(path, _PROBLEMS[status], line=line)
         if rows != count:
-            raise InputError(path, f"the header announces {count} {order}-grams, but only {rows} stand here", line=line)
+            raise InputError(path, f"the header declares {count} {order}-grams, but there are only {rows}", line=line)
         return section, position, line
 
 
@@ -144,7 +144,7 @@ def _parse_section(
     log10_backoff: FloatArray, lines: LongArray,
     blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray, count: int,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """Parse n-gram lines up to the next title; on trouble return its number and the line."""
+    """Parse n-gram lines up to the next title; returns a status, which is a key of `_PROBLEMS` if there is one."""
     end = len(text)
     while position < end:
         line_begin = position
@@ -212,12 +212,12 @@ def _assemble(sections: list[_Section], vocabulary: Vocabulary, path: str | Path
     if np.sum(sections[0].words == BOS) > 1:
         raise InputError(path, _PROBLEMS[6], line=int(sections[0].line[np.flatnonzero(sections[0].words == BOS)[1]]))
     if not np.any(sections[0].words == EOS):
-        raise InputError(path, "has no unigram </s>, so its sentences never end", line=int(lines[0]))
+        raise InputError(path, "has no unigram </s>, so sentences would never end", line=int(lines[0]))
     log10 = np.stack(
         [np.concatenate([getattr(s, name) for s in sections]) for name in ("log10_weight", "log10_backoff")]
     )
     inside = ~misplaced_marks(ngrams.values, ngrams.offsets)
-    if not inside.all():  # IRSTLM counts across sentences; no sentence ever reads such an n-gram
+    if not inside.all():  # IRSTLM counts across sentences; no sentence uses such an n-gram
         ngrams, lines, log10 = ngrams.select(inside), lines[inside], log10[:, inside]
     weighted = WeightedNGrams(vocabulary, ngrams, _LN10 * log10[0], _LN10 * log10[1])
     try:
@@ -229,7 +229,7 @@ def _assemble(sections: list[_Section], vocabulary: Vocabulary, path: str | Path
 
 
 def write_arpa(model: NGramModel, path: str | Path) -> None:
-    """Write the model, gzipped if the name ends in `.gz`. Values carry 7 decimals of log10."""
+    """Write the model, gzipped if the name ends in `.gz`. Values are log10 with 7 decimals."""
     with atomic_write(path) as raw:
         if str(path).endswith(".gz"):
             with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
@@ -263,7 +263,7 @@ def _pieces(model: NGramModel) -> Iterator[bytes]:
             yield buffer[:size].tobytes()
 
     yield b"\n\\1-grams:\n"
-    unknown = int(model.has_unknown)  # <s> stands where its id puts it, behind <unk>: its bigrams come in that order
+    unknown = int(model.has_unknown)  # <s> comes after <unk>, in the order of ids, as its bigrams do
     yield from rows(0, unknown, 1)
     yield b"%s\t<s>\t%s\n" % (_number(_START_LOG10), _number(model.log_backoff[t.start] / _LN10))
     yield from rows(unknown, by_order[0] - 1, 1)

@@ -1,4 +1,4 @@
-"""`.ngram`: our own model file, exact to the last bit. Arrays of the automaton in a checksummed artefact."""
+"""`.ngram`: fedgram's own model file, exact to the last bit: the automaton's arrays in an artefact with a checksum."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def write_ngram(model: NGramModel, path: str | Path) -> str:
-    """Write the model; returns the digest of its content."""
+    """Write the model, and return the digest of its content."""
     t = model.topology
     arrays: dict[str, NDArray[Any]] = {
         "words": vocabulary_to_bytes(model.vocabulary),
@@ -37,7 +37,7 @@ def write_ngram(model: NGramModel, path: str | Path) -> str:
 
 
 def read_ngram(path: str | Path) -> NGramModel:
-    """Read a model, refusing one whose arrays are not an n-gram automaton."""
+    """Read a model. Arrays that are not an n-gram automaton are refused."""
     artefact = read_artefact(path, kind=KIND, version=VERSION)
     arrays = artefact.arrays
     wrong = [
@@ -46,7 +46,7 @@ def read_ngram(path: str | Path) -> NGramModel:
         if name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1
     ]
     if wrong or type(artefact.fields.get("start")) is not int:
-        raise InputError(path, f"lacks {wrong[0] if wrong else 'start'!r}, or it has another type")
+        raise InputError(path, f"{wrong[0] if wrong else 'start'!r} is missing or has the wrong type")
     try:
         vocabulary = vocabulary_from_bytes(arrays["words"])
         topology = Topology(
@@ -54,9 +54,9 @@ def read_ngram(path: str | Path) -> NGramModel:
         )
         faults = topology_faults(topology, words=len(vocabulary))
         if faults:
-            raise InvariantError(f"the invariant {faults[0]} does not hold")
+            raise InvariantError(f"it violates the invariant {faults[0]}")
         if topology.order > MAX_ORDER:
             raise InvariantError(f"its order is greater than {MAX_ORDER}")
         return NGramModel(topology, vocabulary, arrays["log_weight"], arrays["log_backoff"])
     except (InvariantError, UnicodeDecodeError, OverflowError, ValueError) as error:
-        raise InputError(path, f"does not hold an n-gram model: {error}") from None
+        raise InputError(path, f"does not contain an n-gram model: {error}") from None

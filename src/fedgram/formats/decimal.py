@@ -1,4 +1,4 @@
-"""Numbers in text, for kernels that read and write millions of them."""
+"""Decimal numbers in text, for kernels that read and write millions of them."""
 
 import numpy as np
 
@@ -11,9 +11,9 @@ MAX_NUMBER_BYTES = 24
 
 @kernel
 def parse_number(text: ByteArray, begin: int, end: int) -> float:
-    """The decimal number `text[begin:end]`, accurate to a few units in the last place; NaN if it is none.
+    """The decimal number `text[begin:end]`, accurate to a few units in the last place; NaN if it is not a number.
 
-    `-inf` is the smallest probability that ARPA files know, −99.
+    `-inf` is read as −99, the smallest log10 probability in ARPA files.
     """
     i, sign = begin, 1.0
     if i < end and (text[i] == 45 or text[i] == 43):
@@ -53,7 +53,7 @@ def parse_number(text: ByteArray, begin: int, end: int) -> float:
 
 @kernel
 def write_number(value: float, out: ByteArray, position: int) -> int:
-    """Write `value` with at most 7 decimals and no trailing zeros; returns the position behind it."""
+    """Write `value` with at most 7 decimals and without trailing zeros; returns the position after it."""
     scaled = np.int64(np.rint(abs(value) * 10.0**DECIMALS))
     if value < 0 and scaled:
         out[position] = 45
@@ -75,7 +75,7 @@ def write_number(value: float, out: ByteArray, position: int) -> int:
 
 @kernel
 def write_integer(value: int, out: ByteArray, position: int) -> int:
-    """Write a number ≥ 0; returns the position behind it."""
+    """Write an integer ≥ 0; returns the position after it."""
     unit = 1
     while value // unit >= 10:
         unit *= 10

@@ -1,4 +1,4 @@
-"""KenLM's binary, made by KenLM's own `build_binary` from our ARPA."""
+"""KenLM's binary format, built from an ARPA file by KenLM's own `build_binary`."""
 
 import shutil
 import subprocess
@@ -14,10 +14,10 @@ STRUCTURES = {"probing": ["probing"], "trie": ["-a", "64", "-q", "8", "-b", "8",
 
 
 def write_kenlm(model: NGramModel, path: str | Path, *, structure: str = "probing", builder: str | None = None) -> None:
-    """Write the model as KenLM's probing table or 8-bit quantised trie."""
+    """Write the model as KenLM's probing hash table or as its 8-bit quantised trie."""
     found = builder or shutil.which("build_binary")
     if not found:
-        raise FedgramError("KenLM's build_binary is not on the PATH; name it, or export ARPA and build it elsewhere")
+        raise FedgramError("KenLM's build_binary is not on the PATH; set --build-binary, or export ARPA")
     with tempfile.TemporaryDirectory() as folder:
         arpa, binary = Path(folder) / "model.arpa", Path(folder) / "model.binary"
         write_arpa(model, arpa)
@@ -28,6 +28,6 @@ def write_kenlm(model: NGramModel, path: str | Path, *, structure: str = "probin
             raise FedgramError(f"{found} cannot be run: {error.strerror}") from None
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
-            raise FedgramError(f"{found} failed: {lines[-1] if lines else 'it says nothing'}")
+            raise FedgramError(f"{found} failed: {lines[-1] if lines else 'no error message'}")
         with atomic_write(path) as file:
             file.write(binary.read_bytes())

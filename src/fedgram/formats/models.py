@@ -23,7 +23,15 @@ def model_suffix(path: str | Path, known: tuple[str, ...]) -> str:
     for suffix in sorted(known, key=len, reverse=True):
         if str(path).endswith(suffix):
             return suffix
-    raise InputError(path, "has no suffix of a model format", remedy=f"use one of {', '.join(known)}")
+    if str(path).endswith(".fgram"):
+        problem, remedy = (
+            "is a name for a packed model",
+            f"give the model it is made of ({' '.join(known)}), or pack it",
+        )
+        raise InputError(path, problem, remedy=remedy)
+    suffix = Path(path).suffix
+    problem = f"the suffix {suffix} is not a model format" if suffix else "has no suffix of a model format"
+    raise InputError(path, problem, remedy=f"use one of {', '.join(known)}")
 
 
 def is_model(path: str | Path) -> bool:

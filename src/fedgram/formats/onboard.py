@@ -1,4 +1,4 @@
-"""Onboard's `.lm`: an ARPA-like text of counts, which Onboard smooths itself and goes on counting."""
+"""Onboard's `.lm`: an ARPA-like text with counts, which Onboard smooths and continues to update."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TEXT_SIZE = 10_000_000
 
 
 def write_onboard(model: NGramModel, path: str | Path) -> None:
-    """Write the n-grams with the counts they would have in ten million words."""
+    """Write the n-grams with their expected counts in a text of ten million words."""
     rows, counts, names = ngrams_of(model.topology), expected_counts(model, TEXT_SIZE), model.vocabulary.words
     lengths = np.diff(rows.offsets)
     sections: list[list[str]] = []

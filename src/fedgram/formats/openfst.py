@@ -1,13 +1,14 @@
-"""OpenFst vector automata over the tropical semiring: weights are −log p, final weights stand for `</s>`.
+"""OpenFst vector automata over the tropical semiring: weights are −log p, and final weights represent `</s>`.
 
-Three styles of backoff arc:
+There are three styles of backoff arcs:
 
-- `epsilon`  label `<epsilon>`, as OpenGrm NGram writes models,
-- `phi`      label `<phi>`, for matchers that follow it only where nothing else matches,
+- `epsilon`  label `<epsilon>`, as in models of OpenGrm NGram,
+- `phi`      label `<phi>`, for matchers that follow it only if nothing else matches,
 - `kaldi`    input `#0` and output `<eps>`: a G.fst for Kaldi and k2.
 
-Word i of the vocabulary has label i + 1. `.fst.txt` is the text form of `fstcompile` with its symbols in a `.syms` file
-beside it, and needs no other package; `.fst` is binary with the symbols inside, written through pynini's pywrapfst.
+Word i of the vocabulary has label i + 1. `.fst.txt` is the text form that `fstcompile` reads, with the symbols in a
+`.syms` file beside it; it needs no other package. `.fst` is the binary form, which includes the symbols; it is written
+with pynini's pywrapfst.
 """
 
 from pathlib import Path
@@ -38,7 +39,7 @@ def write_openfst(model: NGramModel, path: str | Path, *, style: str = "epsilon"
         raise FedgramError(f"unknown automaton style {style!r}; choose one of {', '.join(STYLES)}")
     for word in _BACKOFFS:
         if word in model.vocabulary:
-            raise FedgramError(f"the word {word} of the model stands for backoff in OpenFst; rename it first")
+            raise FedgramError(f"the word {word} of the model means backoff in OpenFst; rename the word first")
     symbols = _symbols(model.vocabulary, style)
     text = _text(model, style)
     if str(path).endswith(".txt"):
@@ -61,7 +62,7 @@ def write_openfst(model: NGramModel, path: str | Path, *, style: str = "epsilon"
 
 
 def symbols_path(path: str | Path) -> Path:
-    """Where the symbols of a text automaton stand: `G.syms` beside `G.fst.txt`."""
+    """The symbol file of a text automaton: `G.syms` beside `G.fst.txt`."""
     name = Path(path).name.removesuffix(".txt").removesuffix(".fst")
     return Path(path).with_name(name + ".syms")
 
@@ -119,12 +120,12 @@ def _pywrapfst() -> Any:
     try:
         import pywrapfst
     except ImportError:
-        raise MissingDependencyError("writing .fst files, and reading unusual ones,", "fst") from None
+        raise MissingDependencyError("writing .fst files, or reading types other than vector,", "fst") from None
     return pywrapfst
 
 
 def read_openfst(path: str | Path) -> NGramModel:
-    """Read an n-gram automaton in any of the three styles, or as OpenGrm writes it."""
+    """Read an n-gram automaton in any of the three styles, also as OpenGrm writes it."""
     data = Path(path).read_bytes()
     if automaton_type(data, path) != ("vector", "standard"):
         data = _as_vector(path)
@@ -134,13 +135,13 @@ def read_openfst(path: str | Path) -> NGramModel:
     try:
         return assemble(_ngrams(automaton, path))
     except DuplicateNGramError:
-        raise InputError(path, "is not an n-gram automaton: a state has two arcs for one word") from None
+        raise InputError(path, "is not an n-gram automaton: a state has two arcs with the same word") from None
     except InvariantError as error:
         raise InputError(path, f"is not an n-gram automaton: {error}") from None
 
 
 def _as_vector(path: str | Path) -> bytes:
-    """Another type of automaton, such as const or ngram, turned into the common one by OpenFst."""
+    """Convert an automaton of another type, such as const or ngram, to a vector automaton with OpenFst."""
     pywrapfst = _pywrapfst()
     try:
         converted: bytes = pywrapfst.convert(pywrapfst.Fst.read(str(path)), "vector").write_to_string()
@@ -155,7 +156,7 @@ def _ngrams(automaton: Automaton, path: str | Path) -> WeightedNGrams:
         raise InputError(path, "has a weight that is not a number")
     costs = np.concatenate([a.weight[~np.isin(a.label, _backoff_labels(a))], a.final])
     if costs.min(initial=0.0) < -1e-4:
-        raise InputError(path, "has a probability greater than 1", remedy="counts must be normalised first")
+        raise InputError(path, "has a probability greater than 1", remedy="if it has counts, normalise it first")
     backs_off = np.isin(a.label, _backoff_labels(a))
     used, place = np.unique(a.label[~backs_off], return_inverse=True)
     words = [a.names.get(label, f"<label-{label}>") for label in used.tolist()]
@@ -182,13 +183,13 @@ def _backoff_labels(automaton: Automaton) -> list[int]:
 def _refuse_other_destinations(
     histories: IntArray, depth: LongArray, source: LongArray, word: LongArray, dest: LongArray, path: str | Path
 ) -> None:
-    """An arc must lead to a state whose history ends the arc's n-gram, and no two states may share a history."""
+    """Check that each arc leads to a state whose history is a suffix of the arc's n-gram, and that histories differ."""
     problem = "is not an n-gram automaton: "
     if len(np.unique(histories, axis=0)) != len(histories):
         raise InputError(path, problem + "two states have the same history")
     for d in range(1, int(depth.max(initial=0)) + 1):
         arcs = np.flatnonzero((dest >= 0) & (depth[np.maximum(dest, 0)] == d))
-        for back in range(d):  # the word `back` places before the n-gram's end
+        for back in range(d):  # the word `back` positions before the end of the n-gram
             column = depth[source[arcs]] - back
             ngram_word = word[arcs] if back == 0 else histories[source[arcs], np.maximum(column, 0)]
             if bool(np.any(column < 0)) or bool(np.any(ngram_word != histories[dest[arcs], d - 1 - back])):
@@ -198,7 +199,7 @@ def _refuse_other_destinations(
 def _recover_histories(
     source: LongArray, word: LongArray, dest: LongArray, backoff: LongArray, start: int, path: str | Path
 ) -> tuple[IntArray, LongArray]:
-    """Every state's history: an arc that leads one backoff step deeper appends its word to its source's history."""
+    """The history of each state: an arc to a state one level deeper appends its word to the history of its source."""
     depth = np.zeros(len(backoff), np.int64)
     at = backoff.copy()
     while (live := at >= 0).any():
@@ -208,7 +209,7 @@ def _recover_histories(
             problem = f"its backoff arcs form a cycle, or its order is greater than {MAX_ORDER}"
             raise InputError(path, f"is not an n-gram automaton: {problem}")
     if np.sum(depth == 0) != 1:
-        raise InputError(path, "is not an n-gram automaton: not exactly one state is without backoff")
+        raise InputError(path, "is not an n-gram automaton: exactly one state must have no backoff arc")
     histories = np.full((len(backoff), int(depth.max()) + 1), -1, np.int32)
     known: BoolArray = depth == 0
     if depth[start] == 1:
@@ -219,7 +220,7 @@ def _recover_histories(
         histories[dest[deeper], level - 1] = word[deeper]
         known[dest[deeper]] = True
     if not known.all():
-        raise InputError(path, "is not an n-gram automaton: a state is not reached by its history")
+        raise InputError(path, "is not an n-gram automaton: a state cannot be reached by its history")
     return histories, depth
 
 
@@ -227,7 +228,7 @@ def _weighted(
     vocabulary: Vocabulary, histories: IntArray, depth: LongArray, source: LongArray, word: LongArray,
     log_weight: FloatArray, log_backoff: FloatArray,
 ) -> WeightedNGrams:  # fmt: skip
-    """One n-gram an arc, and one for `<s>`; a state's backoff weight belongs to the n-gram that is its history."""
+    """One n-gram per arc, and one for `<s>`. A state's backoff weight belongs to the n-gram that is its history."""
     rows = np.concatenate([histories[source], np.full((len(source), 1), -1, np.int32)], axis=1)
     lengths = depth[source] + 1
     rows[np.arange(len(source)), lengths - 1] = word

@@ -1,7 +1,7 @@
-"""presage's SQLite database: tables `_1_gram`, `_2_gram`, `_3_gram` of words and counts, as `text2ngram` makes them.
+"""presage's SQLite database: the tables `_1_gram`, `_2_gram`, `_3_gram` of words and counts, as `text2ngram` creates.
 
-presage builds its queries by pasting words between single quotes and ends at the first word with one, so apostrophes
-are written as the typographic one (U+2019), which it reads, finds and suggests.
+presage puts words between single quotes in its queries without escaping, and fails at a word that contains one. So
+apostrophes are written as the typographic apostrophe (U+2019), with which presage works.
 """
 
 import sqlite3
@@ -20,9 +20,9 @@ _MAX_ORDER = 3
 
 
 def write_presage(model: NGramModel, path: str | Path) -> None:
-    """Write n-grams of up to three words, those with sentence marks and placeholders left out.
+    """Write n-grams of up to three words, except those with sentence marks or placeholders.
 
-    Words that differ in nothing but their apostrophe are counted together.
+    Words that differ only in the kind of apostrophe are counted together.
     """
     rows, counts = ngrams_of(model.topology), expected_counts(model, TEXT_SIZE)
     names = [word.replace("'", "’") for word in model.vocabulary.words]

@@ -1,9 +1,9 @@
-"""OpenFst's binary vector automata, read with every length checked before it is believed.
+"""A reader for OpenFst's binary vector automata, which checks every length before using it.
 
-OpenFst itself trusts what it reads and aborts the whole process on a damaged file, so that files of this type, which is
-what everybody writes, are read here. The layout, little-endian: a header (magic number, type of automaton and of arcs,
-version, flags, properties, start, numbers of states and arcs), a symbol table for input and for output if the flags say
-so, then for each state its final weight, the number of its arcs, and the arcs (input, output, weight, destination).
+OpenFst does not check its input: a damaged file aborts the whole process. So files of this type, the most common one,
+are read here. The layout is little-endian: a header (magic number, types of automaton and arcs, version, flags,
+properties, start state, numbers of states and arcs); symbol tables for input and output, if the flags say so; then for
+each state its final weight, its number of arcs, and the arcs (input, output, weight, destination).
 """
 
 import struct
@@ -22,7 +22,7 @@ _ARC = np.dtype([("input", "<i4"), ("output", "<i4"), ("weight", "<f4"), ("dest"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Automaton:
-    """A weighted automaton: final weights by state, arcs as parallel arrays, and the names of input labels."""
+    """A weighted automaton: final weights per state, arcs as parallel arrays, and the names of input labels."""
 
     start: int
     final: FloatArray
@@ -34,14 +34,14 @@ class Automaton:
 
 
 class _Reader:
-    """A position in bytes that never runs past their end."""
+    """A position in a byte string; it never moves past the end."""
 
     def __init__(self, data: bytes, path: str | Path) -> None:
         self.data, self.path, self.position = data, path, 0
 
     def take(self, size: int) -> bytes:
         if size < 0 or self.position + size > len(self.data):
-            raise InputError(self.path, "is not a whole OpenFst automaton")
+            raise InputError(self.path, "is not a complete OpenFst automaton")
         self.position += size
         return self.data[self.position - size : self.position]
 
@@ -87,7 +87,7 @@ def read_vector_fst(data: bytes, path: str | Path) -> Automaton:
     if flags & _OUTPUT_SYMBOLS:
         reader.symbols()
     if not 0 <= start < states or states > len(data):
-        raise InputError(path, "is not an automaton with a start state")
+        raise InputError(path, "has no valid start state")
     final, arcs, counts = np.empty(states), [], np.empty(states, np.int64)
     for q in range(states):
         final[q] = struct.unpack("<f", reader.take(4))[0]

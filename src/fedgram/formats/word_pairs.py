@@ -1,8 +1,8 @@
-"""What simple keyboards keep of a model: how often n-grams occur, and words with their next words.
+"""A model in the form that simple keyboards use: expected counts of n-grams, and words with their next words.
 
-A smoothed model's own unigrams are no word frequencies (Kneser-Ney's count what a word follows), so occurrences are
-taken from the whole model: C(x, q) over its sentences, to which every longer n-gram adds its own. Placeholders such as
-`<url>`, the marks of sentences, and words with signs that the files cannot hold are left out of word lists.
+The unigrams of a smoothed model are not word frequencies (Kneser-Ney counts the contexts of a word). So occurrences are
+computed from the whole model: C(x, q) over its sentences, plus the occurrences of all longer n-grams. Word lists leave
+out placeholders such as `<url>`, sentence marks, and words with characters that the file formats do not allow.
 """
 
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ _LEAST = 1e-30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordPairs:
-    """Words, the most probable first; for each the best next words; all with log-probabilities."""
+    """Words by descending probability, each with its best next words; all have log-probabilities."""
 
     words: tuple[str, ...]
     log_p: FloatArray
     following: tuple[tuple[tuple[int, float], ...], ...]
-    """For each word its next words as (index, log p), the most probable first."""
+    """The next words of each word as (index, log p), by descending probability."""
 
     def frequency(self, log_p: float) -> int:
-        """A log-probability on the scale 0–255: 255 for certainty, 15 for the rarest word, linear between."""
+        """A log-probability on the scale 0–255: 255 for probability 1, 15 for the rarest word, linear in between."""
         rarest = min(float(self.log_p[-1]), -1.0)
         scaled = MOST_FREQUENT - (MOST_FREQUENT - LEAST_FREQUENT) * log_p / rarest
         return int(np.clip(round(scaled), LEAST_FREQUENT, MOST_FREQUENT))
 
 
 def occurrences(model: NGramModel) -> FloatArray:
-    """How often each n-gram stands in a sentence on average."""
+    """The expected number of occurrences of each n-gram per sentence."""
     t = model.topology
     result = count_source(model, t).counts.arc.copy()
     lower, level = backoff_arcs(t), state_lengths(t)[arc_sources(t)]
@@ -47,7 +47,7 @@ def occurrences(model: NGramModel) -> FloatArray:
 
 
 def expected_counts(model: NGramModel, size: int) -> LongArray:
-    """How often each n-gram stands in a text of `size` words and sentence ends on average, at least 1."""
+    """The expected count of each n-gram in a text of `size` words and sentence ends, at least 1."""
     found = occurrences(model)
     scale = size / found[: model.topology.first_arc[1]].sum()
     counts: LongArray = np.maximum(np.rint(found * scale), 1).astype(np.int64)
@@ -55,7 +55,7 @@ def expected_counts(model: NGramModel, size: int) -> LongArray:
 
 
 def word_pairs(model: NGramModel, *, bigrams: int, words: int | None = None) -> WordPairs:
-    """The model's words, at most `words` of them, with at most `bigrams` next words each."""
+    """At most `words` words of the model, with at most `bigrams` next words each."""
     t, names = model.topology, model.vocabulary.words
     count, ids = occurrences(model), t.label[: t.first_arc[1]]
     frequency = np.zeros(len(names))

@@ -1,1 +1,1 @@
-"""A keyboard: what taps and glides mean, with a packed model and the user's own words. Paper: §1.1."""
+"""A keyboard: decoding taps and glides with a packed model and the user's own words. Paper: §1.1."""

@@ -1,9 +1,9 @@
-"""Where the keys are, and how fingers miss them.
+"""The positions of the keys, and a model of how fingers miss them.
 
-Places are in key widths from the upper left corner of the letters; rows are 1.5 key widths high, as on a phone held
-upright. A finger's distance from the centre of the key that was meant is Gaussian in both directions. A word is typed
-by its key (the letters without accents and apostrophes, see `spelling`); a letter that has several keys, such as c
-and ç, is meant by the nearest one. Paper: §1.1.
+Positions are in key widths from the upper left corner of the letters. Rows are 1.5 key widths high, as on a phone held
+upright. The distance of a tap from the centre of the intended key is Gaussian in both directions. A word is typed by
+its key: its letters without accents and apostrophes (see `spelling`). If a letter has several keys, such as c and ç,
+the nearest one counts. Paper: §1.1.
 """
 
 from dataclasses import dataclass, field
@@ -24,15 +24,15 @@ LAYOUTS = tuple(_ROWS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The letter keys of a keyboard: what is on them, and their centres as (x, y) rows."""
+    """The letter keys of a keyboard: their labels, and their centres as rows of (x, y)."""
 
     name: str
     keys: str
     centres: FloatArray
     letters: str = field(init=False)
-    """What the keys type, as words' keys have it: `ç` types `c`."""
+    """The letters that the keys type, as in the keys of words: `ç` types `c`."""
     owner: LongArray = field(init=False)
-    """For each key the number of its letter."""
+    """For each key, the index of its letter."""
 
     def __post_init__(self) -> None:
         typed = [letter_key(key) for key in self.keys]
@@ -42,12 +42,12 @@ class Layout:
 
     @property
     def width(self) -> float:
-        """Of all letters, in key widths."""
+        """The width of all letters, in key widths."""
         return float(self.centres[:, 0].max()) + 0.5
 
     @property
     def height(self) -> float:
-        """Of all letters, in key widths."""
+        """The height of all letters, in key widths."""
         return float(self.centres[:, 1].max()) + ROW_HEIGHT / 2
 
     def places_of(self, letter: str) -> FloatArray:
@@ -61,7 +61,7 @@ class Layout:
         return centre
 
     def nearest(self, points: FloatArray) -> str:
-        """The letters of the keys that were hit: what a keyboard without a decoder would type."""
+        """The labels of the nearest keys: what a keyboard without a decoder would type."""
         squared = ((points[:, None, :] - self.centres[None, :, :]) ** 2).sum(axis=2)
         return "".join(self.keys[i] for i in squared.argmin(axis=1))
 
@@ -73,7 +73,7 @@ class Layout:
         return result
 
     def typed(self, word_key: str) -> FloatArray:
-        """The places of a perfect typist's taps."""
+        """The taps of a perfect typist: the centres of the keys."""
         return np.array([self.centre_of(letter) for letter in word_key]).reshape(-1, 2)
 
 
@@ -84,7 +84,7 @@ def load_layout(name: str) -> Layout:
     'çq'
     """
     if name not in _ROWS:
-        raise FedgramError(f"there is no layout {name!r}; use one of {', '.join(_ROWS)}")
+        raise FedgramError(f"there is no layout {name!r}; choose one of {', '.join(_ROWS)}")
     keys, centres = "", []
     for row, (letters, indent) in enumerate(_ROWS[name]):
         keys += letters
@@ -93,6 +93,6 @@ def load_layout(name: str) -> Layout:
 
 
 def noisy_taps(layout: Layout, word_key: str, sigma: float, rng: np.random.Generator) -> FloatArray:
-    """Taps of somebody whose fingers miss by `sigma` key widths."""
+    """Taps whose distance from the intended keys has a standard deviation of `sigma` key widths."""
     perfect = layout.typed(word_key)
     return perfect + rng.normal(0.0, sigma, perfect.shape)

@@ -1,9 +1,9 @@
-"""The user's own words while they are typed or glided: each is held against the taps or the trail by itself.
+"""The user's own words while the user types or glides: each is aligned with the taps or the trail.
 
-Personal words are few, so no search is needed, and words that the packed model lacks take part like all others. What a
-word is worth has its probability in both models together (see `personal`). Every other word's probability is (1 − α) of
-what it was, so its worth falls by the same −weight·ln(1 − α) for all: they keep their order, and none loses more than
-the guard.
+There are few personal words, so they need no search, and words that the packed model does not know take part like all
+others. A word's worth includes its probability under both models together (see `personal`). The probability of every
+other word is multiplied by 1 − α, so the worth of all of them falls by the same −weight · ln(1 − α): they keep their
+order, and none loses more than the guard.
 """
 
 from collections.abc import Sequence
@@ -11,59 +11,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram.core.arrays import FloatArray, IntArray, LongArray
+from fedgram.core.arrays import FloatArray
 from fedgram.core.jit import kernel
 from fedgram.keyboard.layout import Layout
-from fedgram.keyboard.lexicon import MAX_LETTERS
-from fedgram.keyboard.personal import LearnedWords, PersonalModel
+from fedgram.keyboard.lexicon import MAX_LETTERS, Spelled
+from fedgram.keyboard.personal import PersonalModel
+from fedgram.keyboard.tap_search import TapCosts
 
 _LEAST = 1e-300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnWords:
-    """The learned words that a layout can type, and how probable they are in one context."""
+    """The learned words that a layout can type, with their probabilities in one context.
+
+    `log_rest` is ln(1 − α), which is added to the log-probability of every other word.
+    """
 
     words: tuple[str, ...]
-    spelled: IntArray
-    """Letters of all words, as numbers in the layout."""
-    offsets: LongArray
+    spelled: Spelled
     log_p: FloatArray
     log_rest: float
-    """ln(1 − α): what every other word's log-probability loses."""
 
 
 def own_words(personal: PersonalModel | None, layout: Layout, context: Sequence[str]) -> OwnWords | None:
-    """The words as they are now; nothing if nothing was learned."""
+    """The learned words in a context; None if no word was learned."""
     if personal is None or not personal.share:
         return None
-    table, mixed = personal.table, personal.mixed(context)
-    if layout.name not in table.spelled:
-        table.spelled[layout.name] = _spell(table, layout)
-    typed, words, letters, offsets = table.spelled[layout.name]
-    log_p = np.log(np.maximum(mixed[typed], _LEAST))
-    return OwnWords(words, letters, offsets, log_p, float(np.log1p(-personal.share)))
-
-
-def _spell(table: LearnedWords, layout: Layout) -> tuple[list[int], tuple[str, ...], IntArray, LongArray]:
-    """Which words the layout can type, and their letters."""
-    rank = {letter: n for n, letter in enumerate(layout.letters)}
-    typed = [i for i, key in enumerate(table.keys) if 0 < len(key) <= MAX_LETTERS and set(key) <= rank.keys()]
-    lengths = [len(table.keys[i]) for i in typed]
-    letters = np.array([rank[c] for i in typed for c in table.keys[i]], np.int32)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return typed, tuple(table.words[i] for i in typed), letters, offsets
+    typed = personal.table.on_layout(layout)
+    log_p = np.log(np.maximum(personal.mixed(context)[typed.indices], _LEAST))
+    return OwnWords(typed.words, typed.spelled, log_p, float(np.log1p(-personal.share)))
 
 
 @kernel
-def align(
-    cost: FloatArray, spelled: IntArray, offsets: LongArray, slips: FloatArray, completion: float
-) -> tuple[FloatArray, FloatArray]:
-    """What taps are worth for each word: typed wholly, and typed in part, every letter to come costing `completion`.
+def align(taps: FloatArray, spelled: Spelled, costs: TapCosts) -> tuple[FloatArray, FloatArray]:
+    """The score of the taps for each word: if it was typed in full, and if it was typed in part.
 
-    `cost[t, letter]` is what tap t is worth for a letter; `slips` are those of an insertion, a deletion and a
-    transposition. Letters may be missed as in the keyboard's search: one before a hit or at the end.
+    `taps[t, letter]` is the log-likelihood of tap t for a letter. As in `tap_search`, a letter may be missed before one
+    that was hit or at the end. A word that was typed in part costs `completion` per missing letter.
     """
+    letter, offsets = spelled
     count = len(offsets) - 1
     whole, begun = np.full(count, -np.inf), np.full(count, -np.inf)
     rows = np.empty((3, MAX_LETTERS + 1))
@@ -71,20 +58,20 @@ def align(
         first, n = offsets[w], offsets[w + 1] - offsets[w]
         rows[:, :] = -np.inf
         rows[0, 0] = 0.0
-        for t in range(1, len(cost) + 1):
+        for t in range(1, len(taps) + 1):
             now, last, before = rows[t % 3], rows[(t - 1) % 3], rows[(t - 2) % 3]
             for j in range(n + 1):
-                value = last[j] + slips[0]
+                value = last[j] + costs.insertion
                 if j >= 1:
-                    value = max(value, last[j - 1] + cost[t - 1, spelled[first + j - 1]])
+                    value = max(value, last[j - 1] + taps[t - 1, letter[first + j - 1]])
                 if j >= 2:
-                    value = max(value, last[j - 2] + slips[1] + cost[t - 1, spelled[first + j - 1]])
+                    value = max(value, last[j - 2] + costs.deletion + taps[t - 1, letter[first + j - 1]])
                     if t >= 2:
-                        swapped = cost[t - 1, spelled[first + j - 2]] + cost[t - 2, spelled[first + j - 1]]
-                        value = max(value, before[j - 2] + slips[2] + swapped)
+                        swapped = taps[t - 1, letter[first + j - 2]] + taps[t - 2, letter[first + j - 1]]
+                        value = max(value, before[j - 2] + costs.transposition + swapped)
                 now[j] = value
-        end = rows[len(cost) % 3]
-        whole[w] = max(end[n], end[n - 1] + slips[1])
+        end = rows[len(taps) % 3]
+        whole[w] = max(end[n], end[n - 1] + costs.deletion)
         for j in range(1, n):
-            begun[w] = max(begun[w], end[j] + completion * (n - j))
+            begun[w] = max(begun[w], end[j] + costs.completion * (n - j))
     return whole, begun

@@ -1,27 +1,29 @@
-"""What one user says, learned on the device: words and pairs of words, which can be shown, edited and erased.
+"""The words and word pairs of one user, learned on the phone; they can be shown, edited and erased.
 
-The personal probability of x behind u mixes the user's pairs with the user's words (Witten-Bell); counts fade, so
-that habits may change. The keyboard's is p(x) = (1 − α)·p_base(x) + α·p_personal(x) with α = `most`·n/(n +
-`patience`), n being what was learned. So whatever was learned, no word loses more than the *guard* −ln(1 − `most`):
-the base prediction is never made worse by more than that many nats, and unlearned words keep their order. A word that
-the base model does not know is predicted like any other.
+The personal probability of word x after word u interpolates the user's pairs with the user's words (Witten-Bell).
+Counts decay, so that habits may change. The keyboard uses p(x) = (1 − α)·p_base(x) + α·p_personal(x), where α =
+`most`·n/(n + `patience`) and n is the count of all learned words. So whatever was learned, no word loses more nats than
+the *guard* −ln(1 − `most`), and words that were not learned keep their order. A word that the base model does not know
+is predicted like any other.
 """
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
-from fedgram.fgram.bits import Words
+from fedgram.fgram.frame import FileArrays
 from fedgram.fgram.query import step
-from fedgram.fgram.reader import PackedModel, Prediction
+from fedgram.fgram.reader import PackedModel, Prediction, context_words
 from fedgram.fgram.spelling import word_key
+from fedgram.keyboard.layout import Layout
+from fedgram.keyboard.lexicon import Spelled, spell_keys, typeable
 from fedgram.text.vocabulary import SPECIAL, UNK
 
 _BEGIN = "<s>"
@@ -31,23 +33,34 @@ _MAX_WORD = 64
 
 @dataclass(frozen=True, slots=True)
 class PersonalOptions:
-    """How much is learned, and how much of it may count."""
+    """How much is learned, and how much it counts."""
 
     most: float = 0.25  # the greatest α
-    patience: float = 200.0
-    fading: float = 0.9995  # of all counts, a learned word
-    words: int = 2000  # the most that are kept
-    pairs: int = 8000
+    patience: float = 200.0  # the count at which α is half of `most`
+    fading: float = 0.9995  # decay of all counts per learned word
+    words: int = 2000  # the greatest number of words kept
+    pairs: int = 8000  # the greatest number of pairs kept
 
     @property
     def guard(self) -> float:
-        """The most nats that a word can lose."""
+        """The greatest loss of a word, in nats."""
         return -math.log1p(-self.most)
+
+
+class TypeableWords(NamedTuple):
+    """The learned words that a layout can type: their indices, the words, and their letters."""
+
+    indices: LongArray
+    words: tuple[str, ...]
+    spelled: Spelled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedWords:
-    """The learned words in no order, what one types for them, their ids in the base model, and their counts."""
+    """The learned words in no particular order, with their keys, ids in the base model, and counts.
+
+    `place` is the index of each word. `edition` is that of the personal model.
+    """
 
     edition: int
     words: tuple[str, ...]
@@ -55,26 +68,37 @@ class LearnedWords:
     ids: LongArray
     counts: FloatArray
     place: dict[str, int]
-    spelled: dict[str, Any] = field(default_factory=dict)
-    """What `own_words` made of them for a layout; goes when they go."""
+    _layouts: dict[str, TypeableWords] = field(default_factory=dict)
+
+    def on_layout(self, layout: Layout) -> TypeableWords:
+        """The words that a layout can type."""
+        if layout.name not in self._layouts:
+            typed = typeable(layout, self.keys)
+            words, keys = tuple(self.words[i] for i in typed), [self.keys[i] for i in typed]
+            self._layouts[layout.name] = TypeableWords(np.array(typed, np.int64), words, spell_keys(layout, keys))
+        return self._layouts[layout.name]
 
 
 class PersonalModel:
-    """The user's own words on top of a packed model."""
+    """The user's own words on top of a packed model.
+
+    A context is text as it was typed, of which only the last sentence counts, or the words since the beginning of the
+    sentence.
+    """
 
     def __init__(self, base: PackedModel, options: PersonalOptions | None = None) -> None:
         self.base, self.options = base, options or PersonalOptions()
         self._words: dict[str, float] = {}
         self._pairs: dict[str, dict[str, float]] = {}
-        self._unit = 1.0  # what one occurrence counts now; grows instead of all counts fading
-        self.edition = 0  # grows with every change
+        self._unit = 1.0  # the count of one occurrence now; it grows so that older counts decay relative to it
+        self.edition = 0  # increases with every change
         self._table: LearnedWords | None = None
 
     def __repr__(self) -> str:
         return f"PersonalModel({len(self._words)} words)"
 
     def learn(self, sentence: Sequence[str]) -> None:
-        """Learn from a sentence that the user has sent. Placeholders and long words are not learned."""
+        """Learn from a sentence that the user sent; placeholders and very long words are not learned."""
         before = _BEGIN
         self.edition += 1
         for word in sentence:
@@ -107,16 +131,16 @@ class PersonalModel:
         self._unit *= factor
 
     def learned(self) -> list[tuple[str, float]]:
-        """Every word that was learned with its faded count, the most used first."""
+        """Every learned word with its decayed count, the most used first."""
         rows = [(word, count / self._unit) for word, count in self._words.items()]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     def unknown_words(self) -> list[str]:
-        """Learned words that the base model does not have."""
+        """The learned words that the base model does not know."""
         return [word for word, _ in self.learned() if self.base.word_id(word) == UNK and word not in SPECIAL]
 
     def forget(self, word: str) -> bool:
-        """Remove a word and all its pairs; whether it was there."""
+        """Remove a word and all its pairs; returns whether it was there."""
         self.edition += 1
         self._pairs.pop(word, None)
         for row in self._pairs.values():
@@ -130,12 +154,12 @@ class PersonalModel:
 
     @property
     def share(self) -> float:
-        """α: the weight of what was learned."""
+        """α: the weight of the personal probabilities."""
         n = sum(self._words.values()) / self._unit
         return self.options.most * n / (n + self.options.patience)
 
     def probability(self, before: str | None, word: str) -> float:
-        """p_personal(word | before); `None` stands for the beginning of a sentence."""
+        """p_personal(word | before); `None` is the beginning of a sentence."""
         total = sum(self._words.values())
         if not total:
             return 0.0
@@ -144,18 +168,18 @@ class PersonalModel:
         alone = self._words.get(word, 0.0) / total
         return (row.get(word, 0.0) + kinds * alone) / (pairs + kinds) if row else alone
 
-    def log_p(self, context: Sequence[str], word: str) -> float:
-        """Log p(word | context) of both models together."""
-        number = self.base.word_id(word)
-        base = (
-            self.base.step(self.base.state(context), number)[0] if number != UNK or word == SPECIAL[UNK] else -math.inf
-        )
+    def log_p(self, context: str | Sequence[str], word: str) -> float:
+        """Log p(word | context) under both models together."""
+        context, word_id = context_words(context), self.base.word_id(word)
+        base = -math.inf
+        if word_id != UNK or word == SPECIAL[UNK]:
+            base = self.base.step(self.base.state(context), word_id)[0]
         mixed = (1.0 - self.share) * math.exp(base) + self.share * self.probability(_last(context), word)
         return math.log(mixed) if mixed > 0.0 else -math.inf
 
     @property
     def table(self) -> LearnedWords:
-        """What was learned, as arrays; made anew after a change."""
+        """The learned words as arrays; rebuilt after a change."""
         if self._table is None or self._table.edition != self.edition:
             words = tuple(self._words)
             ids = np.array([self.base.word_id(word) for word in words], np.int64)
@@ -165,7 +189,7 @@ class PersonalModel:
         return self._table
 
     def mixed(self, context: Sequence[str]) -> FloatArray:
-        """p(word | context) of both models together, for every word of `table`."""
+        """p(word | context) under both models together, for every word of `table`."""
         table, share = self.table, self.share
         alone = table.counts / max(table.counts.sum(), 1e-300)
         before = _last(context)
@@ -178,17 +202,17 @@ class PersonalModel:
                 if word in table.place:
                     learned[table.place[word]] += count
             learned /= sum(row.values()) + kinds
-        base = _log_probs(self.base.data, self.base.frame, self.base.tables, self.base.state(context), table.ids)
+        base = _log_probs(self.base.arrays, self.base.state(context), table.ids)
         mixed: FloatArray = (1.0 - share) * np.where(table.ids == UNK, 0.0, np.exp(base)) + share * learned
         return mixed
 
-    def predict(self, context: Sequence[str], k: int = 3, prefix: str = "") -> list[Prediction]:
-        """The k most probable words of both models together, exactly.
+    def predict(self, context: str | Sequence[str] = (), k: int = 3, prefix: str = "") -> list[Prediction]:
+        """The k most probable words under both models together, exactly.
 
-        A word that was not learned is among them only if the base model has it among its own k: those before it there
-        are at least as far before it here.
+        A word that was not learned is only among them if it is among the k best of the base model: the words before it
+        there are before it here too.
         """
-        share, key = self.share, word_key(prefix)
+        context, share, key = context_words(context), self.share, word_key(prefix)
         mixed: dict[str, float] = {}
         for p in self.base.predict(context, k, prefix):
             mixed[p.word] = (1.0 - share) * math.exp(p.log_p)
@@ -204,32 +228,32 @@ class PersonalModel:
         return [Prediction(word, math.log(mixed[word])) for word in best if mixed[word] > 0.0]
 
     def to_json(self) -> str:
-        """All that was learned, to keep on the device."""
+        """Everything that was learned, as JSON to store on the phone."""
         words = {word: round(count / self._unit, 6) for word, count in self._words.items()}
         pairs = {u: {x: round(c / self._unit, 6) for x, c in row.items()} for u, row in self._pairs.items()}
         return json.dumps({"fedgram-personal": _VERSION, "words": words, "pairs": pairs}, ensure_ascii=False)
 
     def load_json(self, text: str) -> None:
-        """Replace all that was learned by what `to_json` wrote."""
+        """Replace everything that was learned by what `to_json` wrote."""
         try:
             content = json.loads(text)
             if content["fedgram-personal"] != _VERSION:
-                raise FedgramError("these personal words are of another version")
+                raise FedgramError("the personal words are of another format version; erase them")
             words = _checked(content["words"])
             pairs = {str(u): _checked(row) for u, row in dict(content["pairs"]).items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise FedgramError("these are not personal words; erase them or choose another file") from None
+            raise FedgramError("the personal words cannot be read; erase them or choose another file") from None
         self._words, self._pairs, self._unit = words, pairs, 1.0
         self.edition += 1
         self._keep_within_bounds()
 
 
 @kernel
-def _log_probs(data: Words, frame: LongArray, tables: FloatArray, state: LongArray, ids: LongArray) -> FloatArray:
+def _log_probs(arrays: FileArrays, state: LongArray, ids: LongArray) -> FloatArray:
     """Log p of many words in one state."""
     result, after = np.empty(len(ids)), np.zeros_like(state)
     for i in range(len(ids)):
-        result[i] = step(data, frame, tables, state, ids[i], after)
+        result[i] = step(arrays, state, ids[i], after)
     return result
 
 

@@ -1,4 +1,4 @@
-"""How fast a packed model answers here and now: medians and high percentiles of single questions, and rates of many."""
+"""Benchmarks of a packed model: medians and 99th percentiles of single queries, and rates of batches."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ _OPENINGS, _CONTEXTS, _ROUNDS, _TYPED = 50, 5000, 3, 3000
 
 
 def seconds_of(function: Callable[[], Any], rounds: int = _ROUNDS) -> float:
-    """The least time of a few calls, after one that may compile."""
+    """The least time of a few calls, after one call to compile and warm up."""
     function()
     times = []
     for _ in range(rounds):
@@ -31,26 +31,26 @@ def seconds_of(function: Callable[[], Any], rounds: int = _ROUNDS) -> float:
     return min(times)
 
 
-def percentiles(function: Callable[[Any], Any], questions: Sequence[Any]) -> tuple[float, float]:
-    """(median, 99th percentile) of the microseconds of a call, each question asked once after a few to warm up."""
-    for question in questions[:20]:
-        function(question)
-    times = np.empty(len(questions))
-    for i, question in enumerate(questions):
+def percentiles(function: Callable[[Any], Any], queries: Sequence[Any]) -> tuple[float, float]:
+    """(median, 99th percentile) of the time of a call in microseconds, with one call per query after a warm-up."""
+    for query in queries[:20]:
+        function(query)
+    times = np.empty(len(queries))
+    for i, query in enumerate(queries):
         began = perf_counter()
-        function(question)
+        function(query)
         times[i] = perf_counter() - began
     median, high = np.percentile(times * 1e6, [50, 99])
     return float(median), float(high)
 
 
 def load_milliseconds(path: str | Path, *, verify: bool) -> float:
-    """The median time to open a file that the system has in memory."""
+    """The median time to open a file that is in the page cache."""
     return percentiles(lambda _: open_model(path, verify=verify), range(_OPENINGS))[0] / 1e3
 
 
 def states_in(model: PackedModel, sentences: Ragged, count: int = _CONTEXTS) -> list[LongArray]:
-    """States at random places of a text."""
+    """The states at random positions of a text."""
     rng, states = stream(0, "contexts"), []
     for s in rng.integers(0, len(sentences), count).tolist():
         state = model.state()
@@ -61,10 +61,10 @@ def states_in(model: PackedModel, sentences: Ragged, count: int = _CONTEXTS) -> 
 
 
 def measure_typing(model: PackedModel, layout: Layout, sentences: Ragged) -> dict[str, float]:
-    """Milliseconds a key and a trail, and how many words are understood, on noisy taps and trails of a text's words.
+    """Milliseconds per key and per trail, and the accuracy, on noisy taps and trails of the words of a text.
 
-    A key's time is that of a tap and of the suggestions behind it. Words count as understood if all their letters are
-    right; capitals, accents and apostrophes do not matter.
+    The time of a key is that of a tap and of the suggestions after it. A word counts as right if all its letters are
+    right; capitals, accents and apostrophes are ignored.
     """
     board = Keyboard(model, layout)
     glider, rng, letters = Glider(board), stream(0, "typing"), set(layout.letters)
@@ -105,22 +105,20 @@ def measure_typing(model: PackedModel, layout: Layout, sentences: Ragged) -> dic
 
 
 def measure(model: PackedModel, sentences: Ragged) -> dict[str, float]:
-    """Rates and times of a model on a text of its own words."""
+    """The rates and times of a model on a text of its own words."""
     symbols = len(sentences.values) + len(sentences)
     states = states_in(model, sentences)
     everything = np.array([[FIRST_WORD, len(model)]], np.int64)
     best_log, best = np.empty(3), np.empty(3, np.int64)
     letters = "abcdefghilmnoprstuw"
-    top = percentiles(
-        lambda state: top_words(model.data, model.frame, model.tables, state, everything, best_log, best), states
-    )
+    top = percentiles(lambda state: top_words(model.arrays, state, everything, best_log, best), states)
     typed = [(state, letters[i % len(letters)]) for i, state in enumerate(states)]
-    complete = percentiles(lambda question: model.predict_ids(question[0], 3, question[1]), typed)
+    complete = percentiles(lambda query: model.predict_ids(query[0], 3, query[1]), typed)
     few = Ragged(
         sentences.values[: sentences.offsets[len(sentences) // 4]], sentences.offsets[: len(sentences) // 4 + 1]
     )
-    packed = seconds_of(lambda: score_sentences(model.data, model.frame, model.tables, few.values, few.offsets, BOS))
-    model.unpacked  # noqa: B018
+    packed = seconds_of(lambda: score_sentences(model.arrays, few.values, few.offsets, BOS))
+    model.unpacked  # noqa: B018  # built once, outside the times
     return {
         "load_ms": load_milliseconds(model.path, verify=True),
         "load_unverified_ms": load_milliseconds(model.path, verify=False),

@@ -1,179 +1,198 @@
-"""The search through the lexicon that taps lead: which beginnings of words they may mean.
+"""The search of a lexicon for the words that taps may mean.
 
-A hypothesis is a node of the lexicon with a score, the log-likelihood of the taps so far relative to perfect ones. A
-tap may be for a child's letter; for nothing (an insertion); for a grandchild's letter, one having been missed (a
-deletion); or be swapped with the tap before (a transposition). A hypothesis is worth its score and what the best word
-below it promises; after each tap those that are worth most go on.
+A hypothesis is a node of the lexicon, the prefix that was typed so far, with a score: the log-likelihood of the taps
+relative to perfect ones. A tap may be for the letter of a child; for nothing (an insertion); for the letter of a
+grandchild, one letter having been missed (a deletion); or swapped with the tap before it (a transposition). The worth
+of a hypothesis is its score plus the weighted log-probability of the best word below its node. After each tap, the
+hypotheses of the greatest worth are kept.
 
-Most ways to miss or swap a letter lead to nothing that goes on. What plain letters give already says how much a
-hypothesis must be worth, and since children come the most promising first, the rest of them need not be looked at.
-Paper: §1.1.
+Most deletions and transpositions lead to hypotheses that are not kept. The hypotheses of plain letters already show
+how much worth is needed. Since children are sorted by their best word, the search of a node ends at the first child
+that is worth less. Paper: §1.1.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
-from fedgram.core.arrays import FloatArray, IntArray, LongArray
-from fedgram.core.jit import kernel
-from fedgram.fgram.bits import Words
-from fedgram.fgram.query import log_prob
+from fedgram.core.arrays import FloatArray, IntArray
+from fedgram.core.jit import kernel, lean_kernel
+from fedgram.fgram.frame import FileArrays
+from fedgram.fgram.query import OpenState, log_prob
+from fedgram.keyboard.lexicon import Trie
+from fedgram.keyboard.ranked import Ranked, insert_once
 
-ROOM = 1 << 14  # hypotheses that are looked at after one tap
+ROOM = 1 << 14  # hypotheses considered after one tap
 _BINS = 512
+
+
+class TapCosts(NamedTuple):
+    """The numbers of `TapOptions` that kernels need."""
+
+    insertion: float
+    deletion: float
+    transposition: float
+    completion: float
+    weight: float
+    width: float
+    hypotheses: int
+
+
+class Beam(NamedTuple):
+    """Hypotheses: nodes of the lexicon, and their scores."""
+
+    node: IntArray
+    score: FloatArray
+
+
+class Workspace(NamedTuple):
+    """Memory of the search: `node` and `score` are the hypotheses of one tap.
+
+    Node n is one of them if `seen[n]` is the number of the tap; `place[n]` is then its index.
+    """
+
+    seen: IntArray
+    place: IntArray
+    node: IntArray
+    score: FloatArray
+
+    @classmethod
+    def of(cls, nodes: int) -> "Workspace":
+        """The workspace for a lexicon of so many nodes."""
+        return cls(np.zeros(nodes, np.int32), np.zeros(nodes, np.int32), np.empty(ROOM, np.int32), np.empty(ROOM))
+
+
+class ContextModel(NamedTuple):
+    """A packed model in one state; no word has a log-probability above `greatest` in it."""
+
+    arrays: FileArrays
+    state: OpenState
+    greatest: float
 
 
 @kernel
 def advance(
-    letter: IntArray, child: IntArray, sibling: IntArray, best: FloatArray, nodes: IntArray, score: FloatArray,
-    before: IntArray, before_score: FloatArray, cost: FloatArray, last: FloatArray, costs: FloatArray, most: int,
-    seen: IntArray, place: IntArray, out: IntArray, out_score: FloatArray, round_: int,
-) -> tuple[IntArray, FloatArray]:  # fmt: skip
-    """The hypotheses after one more tap, `cost` being what it is worth for each letter and `last` the tap before.
+    trie: Trie, beam: Beam, before: Beam, taps: tuple[FloatArray, FloatArray], costs: TapCosts, work: Workspace,
+    number: int,
+) -> Beam:  # fmt: skip
+    """The hypotheses after one more tap, given those after the last two taps.
 
-    `seen`, `place`, `out` and `out_score` are memory to work in; no earlier round had this number.
+    `taps` are the log-likelihoods of the new tap and of the last one for each letter. `number` is the number of the new
+    tap, which no earlier call for the same workspace had.
     """
-    insertion, deletion, transposition, weight, width = costs[0], costs[1], costs[2], costs[3], costs[4]
-    count, nearest, last_nearest = 0, cost.max(), last.max()
-    for i in range(len(nodes)):
-        count = _keep(nodes[i], score[i] + insertion, out, out_score, count, seen, place, round_)
-        c = child[nodes[i]]
+    child, sibling, letter, best, weight = trie.child, trie.sibling, trie.letter, trie.best, costs.weight
+    tap, last = taps
+    count, nearest, last_nearest = 0, tap.max(), last.max()
+    for i in range(len(beam.node)):
+        count = _add(work, count, number, beam.node[i], beam.score[i] + costs.insertion)
+        c = child[beam.node[i]]
         while c >= 0:
-            count = _keep(c, score[i] + cost[letter[c]], out, out_score, count, seen, place, round_)
+            count = _add(work, count, number, c, beam.score[i] + tap[letter[c]])
             c = sibling[c]
-    top, limit = _limit(out[:count], out_score[:count], best, weight, width, most)
-    least = out_score[top] + weight * best[out[top]] - width * (limit + 1) / _BINS  # what more than `most` are worth
-    for i in range(len(nodes)):
-        hope = score[i] + deletion + nearest
-        c = child[nodes[i]]
-        while c >= 0 and hope + weight * best[c] >= least:
+    least = _least_worth(Beam(work.node[:count], work.score[:count]), best, costs)
+    for i in range(len(beam.node)):
+        missed = beam.score[i] + costs.deletion
+        c = child[beam.node[i]]
+        while c >= 0 and missed + nearest + weight * best[c] >= least:
             d = child[c]
-            while d >= 0 and hope + weight * best[d] >= least:
-                value = score[i] + deletion + cost[letter[d]]
+            while d >= 0 and missed + nearest + weight * best[d] >= least:
+                value = missed + tap[letter[d]]
                 if value + weight * best[d] >= least:
-                    count = _keep(d, value, out, out_score, count, seen, place, round_)
+                    count = _add(work, count, number, d, value)
                 d = sibling[d]
             c = sibling[c]
-    for i in range(len(before)):
-        hope = before_score[i] + transposition + nearest + last_nearest
-        c = child[before[i]]
-        while c >= 0 and hope + weight * best[c] >= least:
-            swapped = before_score[i] + transposition + cost[letter[c]]
+    for i in range(len(before.node)):
+        swapped = before.score[i] + costs.transposition
+        c = child[before.node[i]]
+        while c >= 0 and swapped + nearest + last_nearest + weight * best[c] >= least:
             d = child[c]
-            while d >= 0 and hope + weight * best[d] >= least:
-                value = swapped + last[letter[d]]
+            while d >= 0 and swapped + nearest + last_nearest + weight * best[d] >= least:
+                value = swapped + tap[letter[c]] + last[letter[d]]
                 if value + weight * best[d] >= least:
-                    count = _keep(d, value, out, out_score, count, seen, place, round_)
+                    count = _add(work, count, number, d, value)
                 d = sibling[d]
             c = sibling[c]
-    return _prune(out[:count], out_score[:count], best, weight, width, most)
+    return _prune(Beam(work.node[:count], work.score[:count]), best, costs)
 
 
-@kernel
-def _keep(
-    node: int,
-    score: float,
-    out: IntArray,
-    out_score: FloatArray,
-    count: int,
-    seen: IntArray,
-    place: IntArray,
-    round_: int,
-) -> int:
-    """Note a hypothesis, or a better score of one already noted."""
-    if seen[node] == round_:
-        out_score[place[node]] = max(out_score[place[node]], score)
+@lean_kernel
+def _add(work: Workspace, count: int, number: int, node: int, score: float) -> int:
+    """Add a hypothesis to the `count` of this tap, or improve the score of one; returns the new count."""
+    if work.seen[node] == number:
+        work.score[work.place[node]] = max(work.score[work.place[node]], score)
         return count
-    if count >= len(out):
+    if count >= len(work.node):
         return count
-    seen[node], place[node] = round_, count
-    out[count], out_score[count] = node, score
+    work.seen[node], work.place[node] = number, count
+    work.node[count], work.score[count] = node, score
     return count + 1
 
 
 @kernel
-def _limit(
-    nodes: IntArray, score: FloatArray, best: FloatArray, weight: float, width: float, most: int
-) -> tuple[int, int]:
-    """(the place of the best hypothesis, how many bins below it at most about `most` others are in)."""
+def _cutoff(beam: Beam, best: FloatArray, costs: TapCosts) -> tuple[int, int]:
+    """(the index of the best hypothesis, the number of bins below it to keep).
+
+    A bin is 1/512 of `width`. The bins to keep hold at most `hypotheses` in all.
+    """
     top, first = -np.inf, 0
-    for i in range(len(nodes)):
-        worth = score[i] + weight * best[nodes[i]]
+    for i in range(len(beam.node)):
+        worth = beam.score[i] + costs.weight * best[beam.node[i]]
         if worth > top:
             top, first = worth, i
     bins = np.zeros(_BINS + 1, np.int64)
-    for i in range(len(nodes)):
-        gap = (top - score[i] - weight * best[nodes[i]]) / width * _BINS
+    for i in range(len(beam.node)):
+        gap = (top - beam.score[i] - costs.weight * best[beam.node[i]]) / costs.width * _BINS
         bins[int(min(gap, _BINS))] += 1
-    limit, total = 0, 0
-    while limit < _BINS and total + bins[limit] <= most:
-        total += bins[limit]
-        limit += 1
-    return first, limit
+    kept, total = 0, 0
+    while kept < _BINS and total + bins[kept] <= costs.hypotheses:
+        total += bins[kept]
+        kept += 1
+    return first, kept
 
 
 @kernel
-def _prune(
-    nodes: IntArray, score: FloatArray, best: FloatArray, weight: float, width: float, most: int
-) -> tuple[IntArray, FloatArray]:
-    """The hypotheses within `width` of the best, at most about `most`, the best first."""
-    first, limit = _limit(nodes, score, best, weight, width, most)
-    top = score[first] + weight * best[nodes[first]]
-    kept, kept_score = np.empty(len(nodes), np.int32), np.empty(len(nodes))
-    kept[0], kept_score[0] = nodes[first], score[first]
+def _least_worth(beam: Beam, best: FloatArray, costs: TapCosts) -> float:
+    """A worth that enough hypotheses exceed: those that are worth less will not be kept."""
+    first, kept = _cutoff(beam, best, costs)
+    top = beam.score[first] + costs.weight * best[beam.node[first]]
+    least: float = top - costs.width * (kept + 1) / _BINS
+    return least
+
+
+@kernel
+def _prune(beam: Beam, best: FloatArray, costs: TapCosts) -> Beam:
+    """The hypotheses within `width` of the best, at most about `hypotheses`; the best is first."""
+    first, bins = _cutoff(beam, best, costs)
+    top = beam.score[first] + costs.weight * best[beam.node[first]]
+    node, score = np.empty(len(beam.node), np.int32), np.empty(len(beam.node))
+    node[0], score[0] = beam.node[first], beam.score[first]
     count = 1
-    for i in range(len(nodes)):
-        gap = (top - score[i] - weight * best[nodes[i]]) / width * _BINS
-        if i != first and gap < limit:
-            kept[count], kept_score[count] = nodes[i], score[i]
+    for i in range(len(beam.node)):
+        gap = (top - beam.score[i] - costs.weight * best[beam.node[i]]) / costs.width * _BINS
+        if i != first and gap < bins:
+            node[count], score[count] = beam.node[i], beam.score[i]
             count += 1
-    return kept[:count].copy(), kept_score[:count].copy()
+    return Beam(node[:count].copy(), score[:count].copy())
 
 
-@kernel
-def best_words(
-    data: Words, frame: LongArray, tables: FloatArray, lists: LongArray, above: FloatArray, greatest: float,
-    child: IntArray, sibling: IntArray, first_word: IntArray, words: IntArray, nodes: IntArray, score: FloatArray,
-    costs: FloatArray, worth: FloatArray, best: LongArray,
-) -> int:  # fmt: skip
-    """Fill `best` with the words that end at the hypotheses or one missed letter behind; returns their number.
-
-    No word of this context has a log-probability above `greatest`.
-    """
-    deletion, weight, last = costs[1], costs[3], len(best) - 1
-    for j in range(len(best)):
-        worth[j], best[j] = -np.inf, -1
-    for i in range(len(nodes)):
-        if score[i] + weight * greatest > worth[last]:
-            _offer_words(data, frame, tables, lists, above, first_word, words, nodes[i], score[i], weight, worth, best)
-    for i in range(len(nodes)):
-        missed = score[i] + deletion
-        c = child[nodes[i]]
-        while c >= 0 and missed + weight * greatest > worth[last]:
-            _offer_words(data, frame, tables, lists, above, first_word, words, c, missed, weight, worth, best)
-            c = sibling[c]
-    found = 0
-    while found < len(best) and best[found] >= 0:
-        found += 1
-    return found
+@lean_kernel
+def best_words(model: ContextModel, trie: Trie, beam: Beam, costs: TapCosts, best: Ranked) -> None:
+    """Fill `best` with the words that end at the hypotheses, or one missed letter after them."""
+    greatest, last = costs.weight * model.greatest, len(best.item) - 1
+    for i in range(len(beam.node)):
+        if beam.score[i] + greatest > best.worth[last]:
+            _offer_words(model, trie, beam.node[i], beam.score[i], costs.weight, best)
+    for i in range(len(beam.node)):
+        missed = beam.score[i] + costs.deletion
+        c = trie.child[beam.node[i]]
+        while c >= 0 and missed + greatest > best.worth[last]:
+            _offer_words(model, trie, c, missed, costs.weight, best)
+            c = trie.sibling[c]
 
 
-@kernel
-def _offer_words(
-    data: Words, frame: LongArray, tables: FloatArray, lists: LongArray, above: FloatArray, first_word: IntArray,
-    words: IntArray, node: int, score: float, weight: float, worth: FloatArray, best: LongArray,
-) -> None:  # fmt: skip
-    """Put the words of a node in their places among the best."""
-    last = len(best) - 1
-    for w in range(first_word[node], first_word[node + 1]):
-        value = score + weight * log_prob(data, frame, tables, lists, above, words[w])
-        if value <= worth[last]:
-            continue
-        j = last
-        for same in range(len(best)):
-            if best[same] == words[w]:
-                j = same
-        if best[j] == words[w] and worth[j] >= value:
-            continue
-        while j > 0 and worth[j - 1] < value:
-            worth[j], best[j] = worth[j - 1], best[j - 1]
-            j -= 1
-        worth[j], best[j] = value, words[w]
+@lean_kernel
+def _offer_words(model: ContextModel, trie: Trie, node: int, score: float, weight: float, best: Ranked) -> None:
+    """Offer the words that end at a node."""
+    for w in range(trie.first_word[node], trie.first_word[node + 1]):
+        word_id = trie.word_id[w]
+        insert_once(best, score + weight * log_prob(model.arrays, model.state, word_id), word_id)

@@ -1,8 +1,9 @@
 """Small recurrent language models in PyTorch, as functions over dictionaries of weights.
 
-MKL, which computes torch's products on a CPU, is asked for numbers that do not depend on where in a matrix a row is:
-on some processors they otherwise do, and the same samples would not come out of any batches (`neural/sampling.py`). It
-reads this with its first product; a program that computes some before it imports this package must set it itself.
+MKL computes torch's matrix products on a CPU. Importing this package sets MKL's reproducible mode, in which the numbers
+of a row do not depend on its place in the matrix. Without it, some processors give other numbers, and samples would
+depend on how they are batched (`neural/sampling.py`). MKL reads the setting at its first product: a program that
+multiplies matrices before it imports this package must set MKL_CBWR itself.
 """
 
 import os

@@ -1,9 +1,10 @@
-"""Clients' sentences as rectangles: [clients, steps, rows, length], with little of it padding.
+"""Clients' sentences packed into arrays [clients, steps, rows, length] with little padding.
 
-A sentence w₁ … w_m is read as `<s> w₁ … w_m` and asked for `w₁ … w_m </s>`; one longer than a row is cut, without its
-end. A batch has a number of rows, and a client's sentences are put, in order, into the first row of the current batch
-that has room; if none has, the next batch begins. So several short sentences share a row: the network forgets what it
-read whenever it reads `<s>` (`neural/model.py`). Clients with fewer batches than others have empty ones at the end.
+The inputs of a sentence w₁ … w_m are `<s> w₁ … w_m`, and its targets are `w₁ … w_m </s>`. A sentence longer than a row
+is cut and loses its end. A batch has a fixed number of rows. A client's sentences are packed in order: each goes to the
+first row of the current batch that has room, and if there is none, to the next batch. So several short sentences share
+a row; the network resets its state whenever it reads `<s>` (`neural/model.py`). Clients with fewer batches than others
+have empty ones at the end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,19 @@ from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS
 
-NOTHING = -1  # the target of a position that holds no word
+NOTHING = -1  # the target of a padding position
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientBatches:
-    """Inputs and targets, each [clients, steps, rows, length]; by client, steps that hold anything, and targets."""
+    """The batches of several clients.
+
+    Attributes:
+        words: The inputs, [clients, steps, rows, length].
+        targets: The targets, of the same shape; `NOTHING` where there is no target.
+        steps: The number of batches of each client that are not empty.
+        asked: The number of targets of each client.
+    """
 
     words: NDArray[np.int32]
     targets: NDArray[np.int32]
@@ -30,12 +38,12 @@ class ClientBatches:
 
     @property
     def tokens(self) -> int:
-        """How many targets are asked for."""
+        """The number of targets."""
         return int(self.asked.sum())
 
     @property
     def padding(self) -> float:
-        """The share of positions that hold nothing, among the batches that are trained on."""
+        """The share of positions without a target, among the batches that are not empty."""
         positions = int(self.steps.sum()) * int(np.prod(self.targets.shape[2:]))
         return 1.0 - self.tokens / max(positions, 1)
 
@@ -44,10 +52,10 @@ def pack_clients(
     clients: Sequence[Ragged], *, rows: int, length: int, orders: Sequence[LongArray] | None = None,
     full_rows: bool = False,
 ) -> ClientBatches:  # fmt: skip
-    """Pack the sentences of several clients; `orders[c]` lists the sentences of client c that are used, in order.
+    """Pack the sentences of several clients; `orders[c]` lists the sentences of client c to use, in order.
 
-    Rows are as long as the longest that is filled, or with `full_rows` of the full length: a client's batches then have
-    the same shape whoever it is packed with, and so do the roundings of its training.
+    Rows are as long as the fullest of them. With `full_rows` they have the full length: the shape of a client's
+    batches, and with it the rounding of its training, then does not depend on the clients that it is packed with.
     """
     chosen = orders if orders is not None else [np.arange(len(sentences)) for sentences in clients]
     places = [_place(s.offsets, o.astype(np.int64), rows, length) for s, o in zip(clients, chosen, strict=True)]
@@ -63,10 +71,10 @@ def pack_clients(
 def reading_batches(
     sentences: Ragged, order: LongArray, positions: int
 ) -> Iterator[tuple[LongArray, LongArray, BoolArray]]:
-    """Sentences in this order, a row each, as many together as `positions` hold when padded to the longest.
+    """Sentences in this order, one per row, in batches of at most `positions` positions, padding included.
 
-    Yields which they are, what is read (`<s>` first, and as padding), and where their words are asked for; the end of a
-    sentence is asked for behind its last word.
+    Yields for each batch the numbers of its sentences, the inputs (`<s>` comes first, and is the padding), and a mask
+    of the positions whose target is a word. The position after a sentence's last word has the target `</s>`.
     """
     lengths, first = np.diff(sentences.offsets)[order], 0
     while first < len(order):
@@ -82,7 +90,7 @@ def reading_batches(
 
 @kernel
 def _place(offsets: LongArray, order: LongArray, rows: int, length: int) -> LongArray:
-    """For each sentence its batch and row, and where in the row it begins and ends."""
+    """For each sentence its batch, its row, and its beginning and end in the row."""
     place = np.empty((len(order), 4), np.int64)
     filled = np.zeros(rows, np.int64)
     batch = 0

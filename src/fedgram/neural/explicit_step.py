@@ -1,17 +1,21 @@
-"""One step of gradient descent for a stack of CIFG models, written out by hand.
+"""One step of gradient descent for a stack of CIFG models, with a hand-written backward pass.
 
-Automatic differentiation keeps and adds up a gradient as large as the weights for every product; by hand each weight
-is read and written once a step. Two things make that possible. The gradient of a product over all positions is one
-product, and is subtracted from the weights as it is formed. And the softmax's gradient has low rank: with hidden
-outputs h, probabilities p and one-hot targets y it is (p − y)ᵀ·h, so it never has to be stored, and what flows back
-into the network, p·E − E[target], is attention over the vocabulary. The inner functions exist twice: here in plain
-torch, and as GPU kernels in `neural/gpu/kernels.py`, which compute the same. Paper: §7.1.
+Automatic differentiation stores and adds up a gradient as large as the weights for every product. Here each weight is
+read and written once per step, for two reasons. The gradient of a product over all positions is itself one product, and
+is subtracted from the weights as it is formed. And the softmax's gradient has low rank: with hidden outputs h,
+probabilities p and one-hot targets y it is (p − y)ᵀ·h, which is never stored. What flows back into the network,
+p·E − E[target], is attention over the vocabulary.
 
-Every gradient is a linear function of the positions' shares of the loss. So the learning rate is taken into these, and
-what is called a gradient below is one times the rate: a step.
+The inner functions (`softmax_step`, `subtract_rows`, `multiply`, `gates_forward`, `gates_backward`, `vector_gradients`,
+and `room` and `prepare` for memory) exist twice: here in plain torch, as the reference, and as GPU kernels in
+`neural/gpu/kernels.py`. Paper: §7.1.
 
-Positions are laid out [clients, length, rows], so that the positions of one moment are a slice. Weights are changed in
-place. Symbols: x input, r output, c cell, h hidden, a = x·W, b = r·U; a leading d marks a gradient.
+Every gradient is linear in the positions' shares of the loss. The learning rate is multiplied into these shares, so
+every gradient below is already a step: a gradient times the learning rate.
+
+Positions are laid out [clients, length, rows], so that the positions of one moment t (one per row) are a slice. Weights
+are changed in place. Symbols: x input, r output, c cell, h hidden, a = x·W, b = r·U, z the gates before their
+nonlinearity, n the scaled layer norm of c; a leading d marks a gradient.
 """
 
 from dataclasses import dataclass
@@ -25,20 +29,26 @@ from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, layer_weights
 from fedgram.text.vocabulary import BOS
 
-EPSILON = 1e-5  # of layer norms, as in torch
+EPSILON = 1e-5  # of layer norms: torch's default
 
 
 def supports(shape: ModelShape) -> bool:
-    """Whether this file can train such a model."""
+    """Whether this module can train a model of this shape."""
     return shape.cell == "cifg" and shape.groups == 1
 
 
 def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: Tensor, inner: Any) -> Tensor:
-    """Take one step for every client; returns each client's summed loss before it.
+    """Take one step for every client; returns each client's summed loss before the step.
 
-    `words` and `targets` are [clients, length, rows]; the loss that is descended is the mean over a client's targets,
-    and one that has none stays as it is. `rate` has one element and lies beside the weights. `inner` holds the inner
-    functions: this module, or `neural/gpu/kernels.py`.
+    The loss of a client is the mean over its targets; a client without targets keeps its weights.
+
+    Args:
+        shape: The architecture of the models.
+        weights: The weights of all clients, which are changed.
+        words: The inputs, [clients, length, rows].
+        targets: The targets, of the same shape.
+        rate: The learning rate, a tensor of one element where the weights are.
+        inner: The module with the inner functions: this one, or `neural/gpu/kernels.py`.
     """
     clients, length, rows = words.shape
     asked = targets != NOTHING
@@ -63,7 +73,7 @@ def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
-    """What a layer's backward pass needs: input, products, h, and r and c before each moment and after the last."""
+    """What a layer's backward pass needs; r and c are those before each moment, and after the last."""
 
     x: Tensor
     a: Tensor
@@ -93,7 +103,7 @@ def _forward(layer: Weights, x: Tensor, keep: Tensor, inner: Any) -> _Pass:
 
 
 def _backward(layer: Weights, made: _Pass, keep: Tensor, dout: Tensor, inner: Any) -> Tensor:
-    """Change the layer's weights; returns the gradient of its input, given that of x + r."""
+    """Take the step of the layer's weights; returns the gradient of its input, given that of x + r."""
     (clients, length, rows, hidden), U, P = made.h.shape, made.recurrent.mT, made.projection.mT
     da, db, dz = (inner.room(dout, *made.a.shape) for _ in range(3))
     dr, dn = inner.room(dout, *dout.shape).copy_(dout), inner.room(dout, *made.h.shape)
@@ -123,17 +133,17 @@ def _rows_of(embedding: Tensor, words: Tensor) -> Tensor:
 
 
 def room(like: Tensor, *size: int) -> Tensor:
-    """Memory for what the inner functions write, with rows as far apart as they like best."""
+    """Uninitialised memory for the results of inner functions, in the layout that suits them."""
     return like.new_empty(size)
 
 
 def prepare(weight: Tensor) -> Tensor:
-    """A weight as `multiply` likes it best."""
+    """A weight in the layout and precision that suit `multiply`."""
     return weight
 
 
 def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
-    """Write, or add, x·W of one moment, each row times its scale."""
+    """Write x·W of one moment to `out`, or add it; each row of x is multiplied by its scale."""
     if scale is not None:
         x = x * scale.unsqueeze(-1)
     torch.baddbmm(out, x, weight, beta=int(add), out=out)
@@ -142,7 +152,7 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, ad
 def gates_forward(
     layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, h: Tensor
 ) -> None:
-    """Write c and h of one moment; where `keep` is 0, the cell before it is forgotten."""
+    """Write c and h of one moment; where `keep` is 0, a sentence begins, and the cell starts from zeros."""
     f, o, g, *_ = _gates(layer, a, b)
     torch.lerp(g, c_before * keep.unsqueeze(-1), f, out=c_after)  # f·c + (1 − f)·g
     n = torch.nn.functional.layer_norm(c_after, c_after.shape[-1:]) * layer["cell_scale"].unsqueeze(1)
@@ -153,10 +163,7 @@ def gates_backward(
     layer: Weights, a: Tensor, b: Tensor, keep: Tensor, c_before: Tensor, c_after: Tensor, dh: Tensor, dc: Tensor,
     da: Tensor, db: Tensor, dz: Tensor, dn: Tensor,
 ) -> None:  # fmt: skip
-    """Write the gradients of one moment, and turn `dc` from that of the cell after it to that of the cell before.
-
-    dz is the gradient of the gates before their nonlinearity, dn that of the cell's scaled layer norm.
-    """
+    """Write da, db, dz and dn of one moment; `dc` is the gradient of the cell after it, and becomes that before it."""
     f, o, g, a_hat, a_rate, b_hat, b_rate = _gates(layer, a, b)
     c_hat, c_rate = _normed(c_after)
     th = torch.tanh(c_hat * layer["cell_scale"].unsqueeze(1) + layer["cell_bias"].unsqueeze(1))
@@ -170,7 +177,7 @@ def gates_backward(
 
 
 def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) -> Weights:
-    """The gradients of biases and scales, by their names, from those of all positions: all [clients, positions, …]."""
+    """The gradients of biases and scales by name; all arguments are [clients, positions, …]."""
     a_hat, b_hat = (_normed(y.unflatten(-1, (3, -1)))[0].flatten(-2) for y in (a, b))
     return {
         "bias": dz.sum(dim=1), "input_scale": (dz * a_hat).sum(dim=1), "recurrent_scale": (dz * b_hat).sum(dim=1),
@@ -179,10 +186,10 @@ def vector_gradients(a: Tensor, b: Tensor, c: Tensor, dz: Tensor, dn: Tensor) ->
 
 
 def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """By position −log p of the target and the gradient of h; takes the step of embedding and bias as an output layer.
+    """Take the step of embedding and bias as the output layer; returns −log p of each target, and the gradient of h.
 
-    h is [clients, positions, N_e]; `share` is each position's share of the loss times the rate, 0 where nothing is
-    asked for.
+    h is [clients, positions, N_e]. `share` is each position's share of the loss times the learning rate, and 0 where
+    there is no target.
     """
     p = torch.baddbmm(bias.unsqueeze(1), h, embedding.mT)
     torch.softmax(p, dim=-1, out=p)
@@ -197,14 +204,14 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
 
 
 def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
-    """Take the step of the embedding as an input layer."""
+    """Take the step of the embedding as the input layer: subtract dx from the rows of the words that were read."""
     clients, size, width = embedding.shape
     rows = (words + size * torch.arange(clients, device=words.device).unsqueeze(1)).flatten()
     embedding.view(-1, width).index_add_(0, rows, dx.reshape(-1, width), alpha=-1)
 
 
 def _gates(layer: Weights, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """f, o and g, and the two layer norms that went into them."""
+    """f, o and g, and for both layer norms in them the normalised values and 1 / the standard deviation."""
     a_hat, a_rate = _normed(a.unflatten(-1, (3, -1)))
     b_hat, b_rate = _normed(b.unflatten(-1, (3, -1)))
     z = a_hat.flatten(-2) * layer["input_scale"].unsqueeze(1) + layer["bias"].unsqueeze(1)
@@ -214,12 +221,12 @@ def _gates(layer: Weights, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _normed(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Layer norm of the last dimension, and 1 / its standard deviation."""
+    """The layer norm of the last dimension without scale and bias, and 1 / the standard deviation."""
     out, _, rate = torch.native_layer_norm(x, x.shape[-1:], None, None, EPSILON)
     return out, rate
 
 
 def _unnormed(dy: Tensor, normed: Tensor, rate: Tensor) -> Tensor:
-    """The gradient of a layer norm's input."""
+    """The gradient of a layer norm's input, given that of its output."""
     along = (dy * normed).mean(dim=-1, keepdim=True)
     return (dy - dy.mean(dim=-1, keepdim=True) - normed * along) * rate

@@ -1,8 +1,11 @@
-"""What devices do with the server's model: some steps of gradient descent on their own text, many devices at once.
+"""Local training on devices: steps of gradient descent from the server's model, for many devices at once.
 
-The clients of a chunk train together on a stack of weights: one forward and one backward pass serve all of them, and
-since no weight is shared between clients, the gradient of the summed loss is each client's own. Clients that have more
-batches should come first: those that are done are left out of the later steps. Paper: §7.1.
+Clients train together on a stack of weights, with one forward and one backward pass for all of them. No weight is
+shared between clients, so the gradient of the summed loss is each client's own. Clients with more batches should come
+first: clients that have finished are left out of the later steps.
+
+CIFG networks without groups use the hand-written step of `neural/explicit_step.py`. All other networks, those with
+registered cells included, use automatic differentiation. Paper: §7.1.
 """
 
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from fedgram.neural.model import ModelShape, word_losses
 
 @dataclass(frozen=True, slots=True)
 class LocalTraining:
-    """How a device trains: its learning rate, and a limit on the norm of each step's gradient, if any."""
+    """The settings of a device: the learning rate, and an optional limit on the norm of each step's gradient."""
 
     learning_rate: float = 0.5
     gradient_norm: float | None = None
@@ -34,9 +37,9 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalResult:
-    """The clients' weights, stacked; and by client the loss summed over its targets, each before its step.
+    """The clients' weights as a stack, and each client's loss, summed over its targets, before each step.
 
-    On a GPU the clients from `first` on may be done, as the event `early` says, while the others still train.
+    On a GPU, the clients from `first` on have finished when the event `early` occurs, while the others still train.
     """
 
     weights: Weights
@@ -46,19 +49,19 @@ class LocalResult:
 
 
 def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, options: LocalTraining) -> LocalResult:
-    """Train every client from the same weights, each on its own batches, in order, on the device of the weights.
+    """Train every client from the same weights on its own batches, in order, where the weights are.
 
-    On a GPU the result lies where the next call will write its own.
+    On a GPU, the next call overwrites the result.
     """
-    device = start["embedding"].device
+    torch_device = start["embedding"].device
     words, targets = (
-        torch.from_numpy(a).to(device, non_blocking=True).long().permute(1, 0, 3, 2).contiguous()
+        torch.from_numpy(a).to(torch_device, non_blocking=True).long().permute(1, 0, 3, 2).contiguous()
         for a in (batches.words, batches.targets)
     )
     steps, clients = words.shape[:2]
     active = [int(np.flatnonzero(batches.steps > t)[-1]) + 1 for t in range(steps)]
     by_hand = explicit_step.supports(shape) and options.gradient_norm is None
-    if by_hand and device.type == "cuda":
+    if by_hand and torch_device.type == "cuda":
         from fedgram.neural.gpu.recorded_steps import recorded_steps
 
         return LocalResult(*recorded_steps(shape, start, words, targets, active, options.learning_rate))
@@ -77,7 +80,7 @@ def train_clients(shape: ModelShape, start: Weights, batches: ClientBatches, opt
 
 
 def _descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, options: LocalTraining) -> Tensor:
-    """One step by automatic differentiation, for any model; returns each client's summed loss before it."""
+    """One step by automatic differentiation, for any model; returns each client's summed loss before the step."""
     with torch.enable_grad():
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         losses = word_losses(shape, leaves, words.mT, targets.mT).sum(dim=(1, 2))
@@ -90,7 +93,7 @@ def _descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor
 
 
 def _rates(gradients: tuple[Tensor, ...], options: LocalTraining) -> Tensor:
-    """By client: the learning rate, lowered where the gradient is too long."""
+    """The learning rate of each client, reduced where the norm of its gradient exceeds the limit."""
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
     rate = torch.full_like(norms, options.learning_rate)
     if options.gradient_norm is None:

@@ -1,12 +1,12 @@
 """The language model: tied embedding, one or two recurrent layers with residual connections, softmax with a bias.
 
-    x = E[w],   x ← x + cell(x) layer by layer,   p = softmax(x·Eᵀ + b)
+    x = E[w],   x ← x + cell(x) for each layer,   p = softmax(x·Eᵀ + b)
 
-Rows may hold several sentences: where `<s>` is read, the recurrent state starts anew.
+A row may hold several sentences: the recurrent state is reset to zeros wherever `<s>` is read.
 
 A model is a `ModelShape` and a flat dictionary of weights (`embedding`, `output_bias`, `layer0.input`, …), for one
-client or, with a leading dimension on every weight, for a stack of clients. The seven shapes of the paper's Table 2 are
-in `PRESETS`. Paper: §7.1.
+client or, with a leading dimension on every weight, for a stack of clients. `PRESETS` holds the seven shapes of the
+paper's Table 2. The recurrent cell is chosen by name (`neural/cell_registry.py`). Paper: §7.1.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ from torch import Tensor
 
 from fedgram.core.errors import FedgramError
 from fedgram.neural.batching import NOTHING
-from fedgram.neural.cell import CellShape, Weights, cell_inputs, cell_step, initial_cell, initial_state
+from fedgram.neural.cell import Cell, CellShape, Weights, initial_state
+from fedgram.neural.cell_registry import find_cell
 from fedgram.text.vocabulary import BOS
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The architecture of a model; `words` counts `<unk>`, `<s>` and `</s>`."""
+    """The architecture of a model; `words` includes `<unk>`, `<s>` and `</s>`, and `cell` is a registered name."""
 
     words: int
     embedding: int
@@ -35,26 +36,30 @@ class ModelShape:
     def __post_init__(self) -> None:
         if min(self.words, self.embedding, self.hidden) < 1 or self.layers not in (1, 2):
             raise FedgramError("a model needs at least one word, embedding and hidden unit, and one or two layers")
-        self.cell_shape()  # refuses what no cell can be
+        self.recurrent_cell().sizes(self.cell_shape())  # raises an error for a shape that the cell does not allow
+
+    def recurrent_cell(self) -> Cell:
+        """The cell of every layer."""
+        return find_cell(self.cell)
 
     def cell_shape(self) -> CellShape:
         """The shape of each layer."""
-        return CellShape(self.cell, self.embedding, self.hidden, self.groups)
+        return CellShape(self.embedding, self.hidden, self.groups)
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every weight of one model."""
-        cells = self.cell_shape().sizes()
+        cells = self.recurrent_cell().sizes(self.cell_shape())
         layers = {f"layer{k}.{name}": size for k in range(self.layers) for name, size in cells.items()}
         return {"embedding": (self.words, self.embedding), "output_bias": (self.words,), **layers}
 
     def parameters(self) -> int:
-        """S_total."""
+        """The number of parameters, S_total."""
         return sum(prod(size) for size in self.sizes().values())
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A named shape; for those of Table 2, the paper's S_e and S_total in millions."""
+    """A named shape, of words or of word pieces; for those of Table 2, the paper's S_e and S_total in millions."""
 
     shape: ModelShape
     pieces: bool
@@ -76,37 +81,41 @@ PRESETS = {
 
 
 def initial_weights(shape: ModelShape, *, seed: int) -> Weights:
-    """Weights to start from; the same seed gives the same weights."""
+    """Weights before training; the same seed gives the same weights."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
         "embedding": torch.randn(shape.words, shape.embedding, generator=generator) * shape.embedding**-0.5,
         "output_bias": torch.zeros(shape.words),
     }
     for k in range(shape.layers):
-        cell = initial_cell(shape.cell_shape(), generator)
+        cell = shape.recurrent_cell().initial_weights(shape.cell_shape(), generator)
         weights |= {f"layer{k}.{name}": tensor for name, tensor in cell.items()}
-    return weights
+    sizes = shape.sizes()
+    if {name: tuple(w.shape) for name, w in weights.items()} != sizes:
+        raise FedgramError(f"the initial weights of the cell {shape.cell!r} differ in name or shape from its sizes()")
+    return {name: weights[name] for name in sizes}
 
 
 def layer_weights(weights: Weights, layer: int) -> Weights:
-    """The weights of one layer, by their names in the cell."""
+    """The weights of one layer, by the names that its cell uses."""
     prefix = f"layer{layer}."
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 def hidden_outputs(shape: ModelShape, weights: Weights, words: Tensor) -> Tensor:
-    """What the softmax sees after each word: `words` is [..., batch, steps], the result [..., batch, steps, N_e]."""
+    """The input of the softmax after each word: `words` is [..., batch, steps], the result [..., batch, steps, N_e]."""
     x = _embed(weights["embedding"], words)
     *leading, batch, steps, _ = x.shape
-    cell, keep = shape.cell_shape(), (words != BOS).unsqueeze(-1)
+    cell, cell_shape, keep = shape.recurrent_cell(), shape.cell_shape(), (words != BOS).unsqueeze(-1)
     for k in range(shape.layers):
         layer = layer_weights(weights, k)
-        from_input = cell_inputs(cell, layer, x.flatten(-3, -2)).unflatten(-2, (batch, steps))
-        r, c = initial_state(cell, (*leading, batch), x)
+        from_input = cell.inputs(cell_shape, layer, x.flatten(-3, -2)).unflatten(-2, (batch, steps))
+        state = initial_state(cell, cell_shape, (*leading, batch), x)
         outputs = []
         for t in range(steps):
-            r, c = cell_step(cell, layer, from_input[..., t, :], r * keep[..., t, :], c * keep[..., t, :])
-            outputs.append(r)
+            kept = tuple(vector * keep[..., t, :] for vector in state)
+            output, state = cell.step(cell_shape, layer, from_input[..., t, :], kept)
+            outputs.append(output)
         x = x + torch.stack(outputs, dim=-2)
     return x
 
@@ -119,14 +128,14 @@ def _embed(embedding: Tensor, words: Tensor) -> Tensor:
 
 
 def logits(weights: Weights, hidden: Tensor) -> Tensor:
-    """Scores of all words after each position of `hidden_outputs`."""
+    """The scores of all words after each position of `hidden_outputs`."""
     flat = hidden.flatten(-3, -2)
     scores = flat @ weights["embedding"].transpose(-1, -2) + weights["output_bias"].unsqueeze(-2)
     return scores.view(*hidden.shape[:-1], -1)
 
 
 def word_losses(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor) -> Tensor:
-    """−log p of every target, 0 where there is none; both are [..., batch, steps]."""
+    """−log p of every target, and 0 where there is no target; `words` and `targets` are [..., batch, steps]."""
     scores = logits(weights, hidden_outputs(shape, weights, words)).flatten(0, -2)
     losses = torch.nn.functional.cross_entropy(scores, targets.flatten(), reduction="none", ignore_index=NOTHING)
     return losses.view(targets.shape)

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from fedgram.core.arrays import Ragged, frozen
 from fedgram.core.errors import FedgramError, InputError, InvariantError
+from fedgram.core.lazy import lazy
 from fedgram.core.storage import Artefact, read_artefact, write_artefact
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape
 from fedgram.text.normalize import uncase
+from fedgram.text.unigrams import UnigramCounts
 from fedgram.text.vocabulary import SPECIAL, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 from fedgram.text.wordpieces import piece_vocabulary, pieces_from_bytes
 
@@ -81,6 +83,37 @@ class Network:
             if weight.dtype != np.float32 or not np.isfinite(weight).all():
                 raise InvariantError("Network: a weight is not a finite number in single precision")
             frozen(weight)
+
+    @classmethod
+    def create(
+        cls,
+        preset: str,
+        unigrams: Mapping[str, float] | UnigramCounts,
+        *,
+        pieces: bytes | str | Path | None = None,
+        seed: int = 0,
+    ) -> "Network":
+        """A new network with random weights.
+
+        Args:
+            preset: A shape by its name, such as `W_30K`: words; or `P_4K-L`: word pieces (Table 2 of the paper).
+            unigrams: Word frequencies, for the vocabulary.
+            pieces: The SentencePiece model of a network of word pieces: its file, or its bytes.
+            seed: Of the weights.
+        """
+        content = Path(pieces).read_bytes() if isinstance(pieces, str | Path) else pieces
+        network: Network = lazy(".neural.new_network:create_network")(preset, unigrams, pieces=content, seed=seed)
+        return network
+
+    @property
+    def summary(self) -> str:
+        """The preset and the size, in a few words."""
+        kind = "word pieces" if self.coding.pieces is not None else "words"
+        size = f"{len(self.coding.vocabulary):,} {kind}, {self.shape.parameters():,} parameters"
+        return f"{self.about['preset']}, {size}" if self.about.get("preset") else size
+
+    def __repr__(self) -> str:
+        return f"Network({self.summary})"
 
 
 def as_tensors(weights: Mapping[str, NDArray[Any]], device: torch.device | str = "cpu") -> Weights:

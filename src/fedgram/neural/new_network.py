@@ -1,76 +1,72 @@
-"""What the commands on networks share: presets, codings and devices."""
+"""New networks: a preset's shape, the coding of text that it wants, and random weights."""
 
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import click
+from typing import Any
 
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.neural.model import PRESETS, ModelShape, Preset, initial_weights
+from fedgram.neural.network import Coding, Network, as_arrays, piece_coding, word_coding
+from fedgram.text.unigrams import UnigramCounts
 
-if TYPE_CHECKING:
-    from fedgram.neural.model import ModelShape, Preset
-    from fedgram.neural.network import Coding, Network
-
-device_option = click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to compute."
-)
 _KNOWN_WORDS = 30_000  # of 𝒱, in word-piece networks
 
 
-def find_preset(name: str) -> "Preset":
-    """The preset of this name."""
-    from fedgram.neural.model import PRESETS
-
-    if name not in PRESETS:
-        raise FedgramError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+def find_preset(name: str, *, pieces: bool | None = None) -> Preset:
+    """The preset of this name; of words or of word pieces, if that is said."""
+    names = [known for known, preset in PRESETS.items() if pieces is None or preset.pieces == pieces]
+    if name not in names:
+        kind = "" if pieces is None else " of word pieces" if pieces else " of words"
+        raise FedgramError(f"there is no preset {name!r}{kind}; choose one of {', '.join(names)}")
     return PRESETS[name]
 
 
-def coding_for(preset: str, unigrams: str, pieces: str | None) -> "Coding":
-    """The coding of a new network; the preset says whether of words or of pieces."""
-    from fedgram.neural.network import piece_coding, word_coding
-    from fedgram.text.unigrams import read_unigrams
+def create_network(
+    preset: str, unigrams: Mapping[str, float] | UnigramCounts, *, pieces: bytes | None = None, seed: int = 0,
+    any_size: bool = False,
+) -> Network:  # fmt: skip
+    """A network with random weights, whose vocabulary are the most frequent words, or the word pieces.
 
-    chosen, frequency = find_preset(preset), read_unigrams(unigrams)
+    There must be about as many word pieces as the preset has, unless `any_size`.
+    """
+    chosen = find_preset(preset)
+    frequency = unigrams.frequency() if isinstance(unigrams, UnigramCounts) else unigrams
+    coding = _coding(preset, frequency, pieces, any_size=any_size)
+    shape = replace(chosen.shape, words=len(coding.vocabulary))
+    return Network(shape, as_arrays(initial_weights(shape, seed=seed)), coding, {"preset": preset})
+
+
+def _coding(preset: str, frequency: Mapping[str, float], pieces: bytes | None, *, any_size: bool) -> Coding:
+    chosen = find_preset(preset)
     if not chosen.pieces:
-        if pieces:
-            raise FedgramError(
-                f"{preset} is a network of words; leave --pieces out, or choose a preset that begins with P"
-            )
+        if pieces is not None:
+            raise FedgramError(f"{preset} is a network of words; leave the word pieces out, or choose a preset P_…")
         return word_coding(frequency, chosen.shape.words)
-    if not pieces:
-        raise FedgramError(f"{preset} is a network of word pieces; give it some with --pieces")
-    coding = piece_coding(Path(pieces).read_bytes(), frequency, _KNOWN_WORDS)
-    if abs(len(coding.vocabulary) - chosen.shape.words) > 0.01 * chosen.shape.words:
-        remedy = f"train {chosen.shape.words:,} with fedgram pieces train --size, or choose another preset"
-        raise InputError(
-            pieces, f"has {len(coding.vocabulary):,} pieces, and {preset} wants {chosen.shape.words:,}", remedy=remedy
+    if pieces is None:
+        raise FedgramError(f"{preset} is a network of word pieces; give it some, as `fedgram network pieces` makes")
+    coding, wanted = piece_coding(pieces, frequency, _KNOWN_WORDS), chosen.shape.words
+    if not any_size and abs(len(coding.vocabulary) - wanted) > 0.01 * wanted:
+        raise FedgramError(
+            f"there are {len(coding.vocabulary):,} word pieces, and {preset} needs {wanted:,}; train as many with "
+            "fedgram network pieces train --size, or choose another preset"
         )
     return coding
 
 
-def network_shape(preset: str, coding: "Coding") -> "ModelShape":
-    """The preset's shape with as many words as there are."""
-    from dataclasses import replace
-
-    return replace(find_preset(preset).shape, words=len(coding.vocabulary))
-
-
-def check_start(path: str, network: "Network", preset: str, coding: "Coding") -> None:
-    """Refuse a network to start from that has another shape or vocabulary than was asked for."""
-    from dataclasses import asdict
-
-    given, wanted = asdict(network.shape), asdict(network_shape(preset, coding))
-    kinds = ["word pieces" if c.pieces is not None else "words" for c in (network.coding, coding)]
-    differ = [f"{k} {given[k]}, not {wanted[k]}" for k in given if k != "words" and given[k] != wanted[k]]
+def check_start(path: str | Path, start: Network, wanted: Network) -> None:
+    """Refuse a network to start from that has another shape or vocabulary than a new one would have."""
+    given, asked = asdict(start.shape), asdict(wanted.shape)
+    preset, kinds = wanted.about.get("preset"), [_kind(network) for network in (start, wanted)]
+    differ = [f"{k} {given[k]}, not {asked[k]}" for k in given if k != "words" and given[k] != asked[k]]
     if kinds[0] != kinds[1] or differ:
         problem = ", ".join(differ) if kinds[0] == kinds[1] else f"a network of {kinds[0]}, not of {kinds[1]}"
-        own = network.about.get("preset")
+        own = start.about.get("preset")
         remedy = f"choose its own: --preset {own}" if own else None
         raise InputError(path, f"is not what {preset} asks for: {problem}", remedy=remedy)
-    if network.coding.pieces != coding.pieces:
+    if start.coding.pieces != wanted.coding.pieces:
         raise InputError(path, "has other word pieces", remedy="give those it was trained with: --pieces")
-    own_words, words = network.coding.known, coding.known
+    own_words, words = start.coding.known, wanted.coding.known
     if own_words.digest != words.digest:
         strangers = len(set(own_words.words) - set(words.words))
         missing = len(set(words.words) - set(own_words.words))
@@ -80,17 +76,20 @@ def check_start(path: str, network: "Network", preset: str, coding: "Coding") ->
         raise InputError(path, problem, remedy="give those it was trained with: --unigrams")
 
 
-def presets_table() -> str:
-    """Table 2: the presets, with S_e and S_total here and in the paper, in millions."""
-    from fedgram.neural.model import PRESETS
+def _kind(network: Network) -> str:
+    return "word pieces" if network.coding.pieces is not None else "words"
 
-    lines = ["preset    cell  layers  groups   N_e   N_h   words    S_e (paper)   S_total (paper)"]
-    for name, preset in PRESETS.items():
-        s = preset.shape
-        own = s.words * s.embedding / 1e6, s.parameters() / 1e6
-        paper = [f"({p:.2f})" if p else "     –" for p in (preset.paper_embedding, preset.paper_total)]
-        lines.append(
-            f"{name:<8}  {s.cell:<4}  {s.layers:>6}  {s.groups:>6}  {s.embedding:>4}  {s.hidden:>4}  {s.words:>6,}"
-            f"  {own[0]:>5.2f} {paper[0]:>6}  {own[1]:>8.2f} {paper[1]:>6}"
-        )
-    return "\n".join(lines)
+
+def presets() -> list[dict[str, Any]]:
+    """Table 2: the presets, with S_e and S_total here and in the paper, in millions."""
+    return [
+        {"preset": name, **_about(preset.shape), "paper_embedding": preset.paper_embedding,
+         "paper_total": preset.paper_total}
+        for name, preset in PRESETS.items()
+    ]  # fmt: skip
+
+
+def _about(s: ModelShape) -> dict[str, Any]:
+    sizes = {"embedding_parameters": s.words * s.embedding / 1e6, "parameters": s.parameters() / 1e6}
+    return {"cell": s.cell, "layers": s.layers, "groups": s.groups, "embedding": s.embedding, "hidden": s.hidden,
+            "words": s.words, **sizes}  # fmt: skip

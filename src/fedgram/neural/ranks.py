@@ -66,11 +66,17 @@ def _together() -> Iterator[None]:
 
 
 def join_ranks() -> Ranks:
-    """Join the other processes if torchrun, or `fedgram train --workers`, started this one."""
+    """Join the other processes if torchrun started this one."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks()
-    where = os.environ.get("FEDGRAM_RENDEZVOUS", "env://")
-    return join_at(where, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    if torch.distributed.is_initialized():
+        return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    return join_at("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
+def is_leader() -> bool:
+    """Whether this process speaks and writes for all that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def join_at(where: str, rank: int, size: int) -> Ranks:

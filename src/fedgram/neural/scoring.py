@@ -1,11 +1,12 @@
 """How well a network predicts sentences: SLL, SLL^e, perplexity, and next-word accuracy.
 
-    SLL   = Σ_i log p(x_i | x_1 … x_{i−1}),   SLL^e = the same over the words of 𝒱 alone, a sentence on average
+    SLL   = Σ_i log p(x_i | x_1 … x_{i−1}),   the mean over sentences
+    SLL^e = the same, summed over the words of 𝒱 alone
 
-A word of several pieces counts with all of them, so that word and word-piece networks can be compared on the same
-sentences. Perplexity is a symbol of the network's, `</s>` included, and unknown words as `<unk>`. Accuracy is for word
-networks: over typed words, where one outside the vocabulary counts as wrong, and `<unk>` and `</s>` are never proposed;
-placeholders such as `<number>` are not typed words. Paper: §7.1.
+All pieces of a word are summed, so that word and word-piece networks can be compared on the same sentences. Perplexity
+is per symbol of the network, including `</s>`, with unknown words as `<unk>`. Accuracy is defined for word networks
+only, as a share of typed words: a word outside the vocabulary counts as wrong, `<unk>` and `</s>` are never proposed,
+and placeholders such as `<number>` are not typed words. Paper: §7.1.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,16 +25,20 @@ from fedgram.text.normalize import PLACEHOLDERS
 from fedgram.text.population import Population
 from fedgram.text.vocabulary import EOS, SPECIAL, UNK
 
-_POSITIONS = 4096  # read at once
-_SCORES_AT_ONCE = 128  # rows of scores on a CPU: small enough to lie in memory that was used before
-NO_RANK = np.iinfo(np.int64).max
+_POSITIONS = 4096  # per batch
+_SCORES_AT_ONCE = 128  # rows of scores on a CPU: few enough that the allocator reuses their memory
+NO_RANK = np.iinfo(np.int64).max  # the rank of a word outside the vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredText:
-    """Sentences as a network's ids; by token: whether its word is in 𝒱, and whether it is a word that was typed.
+    """Sentences to score.
 
-    `words` counts the words that were typed.
+    Attributes:
+        sentences: The network's ids.
+        known: For each id, whether its word is in 𝒱.
+        typed: For each id, whether its word was typed, and is not a placeholder.
+        words: The number of typed words.
     """
 
     sentences: Ragged
@@ -44,7 +49,7 @@ class ScoredText:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Means over sentences, typed words and symbols; `top1` and `top3` are in per cent, and None for word pieces."""
+    """Log-likelihoods per sentence, perplexity per symbol, and accuracy in per cent, which is None for word pieces."""
 
     sll: float
     sll_e: float
@@ -56,7 +61,7 @@ class Scores:
 
 
 def text_to_score(coding: Coding, population: Population, clients: LongArray) -> ScoredText:
-    """The sentences of some clients."""
+    """The sentences of these clients, ready to be scored."""
     codes, known = coding.codes(population.words), coding.is_known(population.words)
     typed = np.array([word not in PLACEHOLDERS for word in population.words], np.bool_)
     parts = [population.sentences(client) for client in clients.tolist()]
@@ -71,7 +76,7 @@ def score(
     shape: ModelShape, weights: Weights, text: ScoredText, *, pieces: bool,
     on_sentences: Callable[[int], object] = lambda _: None,
 ) -> Scores:  # fmt: skip
-    """Score a text with weights on any device."""
+    """Score a text, where the weights are; `on_sentences` is a progress callback."""
     log_prob, end, rank = np.empty(len(text.known)), np.empty(len(text.sentences)), np.empty(len(text.known), np.int64)
     for chosen, token_log_prob, token_rank, end_log_prob in _judged(shape, weights, text.sentences, ranks=not pieces):
         at = text.sentences.places(chosen)
@@ -81,7 +86,7 @@ def score(
 
 
 def summarize(text: ScoredText, log_prob: FloatArray, end: FloatArray, rank: LongArray | None) -> Scores:
-    """The means."""
+    """The scores of a text, from the log-probabilities and ranks of its ids and the log-probabilities of its ends."""
     sentences = max(len(text.sentences), 1)
     symbols, typed = max(len(log_prob) + len(end), 1), text.typed
     top1, top3 = (_share(rank[typed] < k) if rank is not None else None for k in (1, 3))
@@ -97,14 +102,14 @@ def _share(right: BoolArray) -> float:
 def _judged(
     shape: ModelShape, weights: Weights, sentences: Ragged, *, ranks: bool
 ) -> Iterator[tuple[LongArray, FloatArray, LongArray, FloatArray]]:
-    """By batch of sentences of like lengths: which, log p and rank of each token, and log p of each end."""
-    device, lengths = weights["embedding"].device, np.diff(sentences.offsets)
+    """For each batch of sentences: their numbers, log p and rank of each id, and log p of each end."""
+    torch_device, lengths = weights["embedding"].device, np.diff(sentences.offsets)
     order = np.argsort(lengths, kind="stable")
     for chosen, words, inside in reading_batches(sentences, order, _POSITIONS):
         targets = np.full(words.shape, EOS, np.int64)
         targets[inside] = sentences.take(chosen).values
         with torch.no_grad():
-            rows, wanted = torch.from_numpy(words).to(device), torch.from_numpy(targets).to(device)
+            rows, wanted = torch.from_numpy(words).to(torch_device), torch.from_numpy(targets).to(torch_device)
             log_p, rank = _look_up(shape, weights, rows, wanted, ranks)
         yield chosen, log_p[inside], rank[inside], log_p[np.arange(len(chosen)), lengths[chosen]]
 
@@ -112,7 +117,7 @@ def _judged(
 def _look_up(
     shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, ranks: bool
 ) -> tuple[FloatArray, LongArray]:
-    """Log p of every target, and how many words are more probable."""
+    """Log p of every target, and its rank: the number of more probable words."""
     hidden = hidden_outputs(shape, weights, words).flatten(0, 1)
     few = _SCORES_AT_ONCE if hidden.device.type == "cpu" else len(hidden)
     found = [
@@ -123,7 +128,7 @@ def _look_up(
 
 
 def _look_up_few(weights: Weights, hidden: Tensor, targets: Tensor, ranks: bool) -> tuple[Tensor, Tensor]:
-    """The same for positions in a row."""
+    """The same for a few positions, [positions, N_e]."""
     scores = logits(weights, hidden.unsqueeze(0)).squeeze(0)
     wanted = scores.gather(-1, targets.unsqueeze(-1))
     log_p = (wanted.squeeze(-1) - scores.logsumexp(dim=-1)).double()

@@ -8,43 +8,26 @@
 Counting keeps a checkpoint in the stage's folder, so that a killed stage goes on from its last shard.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
-import torch
-
+from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
-from fedgram.distill.algorithm1 import Approximations, Budget, final_models, generate
+from fedgram.core.compute import Compute
+from fedgram.distill.algorithm1 import Approximations, final_models
 from fedgram.distill.casing.capitalization import Capitalizer
-from fedgram.distill.casing.cased_words import casing_of
-from fedgram.distill.checkpoint import Checkpoint
-from fedgram.distill.inferred_topology import InferenceOptions, infer_model
-from fedgram.distill.network_source import NetworkSource
-from fedgram.distill.nn2wfa import PieceNN2WFA, UncasedWordNN2WFA, WordNN2WFA
-from fedgram.distill.sample_approx import CountingOptions
+from fedgram.distill.distillation import DistillationOptions, Running, distill
 from fedgram.fgram.pack import pack
-from fedgram.formats.aosp import write_combined, write_dict
-from fedgram.formats.arpa import write_arpa
 from fedgram.formats.artefact import read_ngram, write_ngram
-from fedgram.formats.onboard import write_onboard
-from fedgram.formats.openfst import write_openfst
-from fedgram.formats.presage import write_presage
-from fedgram.formats.word_pairs import word_pairs
+from fedgram.formats.exports import EXPORTS, ExportOptions
 from fedgram.neural.network import read_network
-from fedgram.pipeline.config import BudgetConfig, DistillationConfig, FinalConfig
+from fedgram.pipeline.config import FinalSection
 from fedgram.pipeline.text_stages import dev_accuracy, write_json
 from fedgram.pipeline.workspace import Work
 from fedgram.text.population import open_population
 from fedgram.text.unigrams import read_unigrams
-from fedgram.text.wordpieces import load_pieces
 
 LETTERS = ("e", "i", "m", "r")
 REFIT, UNCASED = "Refit", "Refit (uncased)"
-EXPORTS = {
-    "arpa": "lm.arpa", "openfst": "lm.fst", "g.fst": "G.fst", "aosp-combined": "lm.combined", "aosp-dict": "lm.dict",
-    "onboard": "lm.onboard", "presage": "lm.presage.db",
-}  # fmt: skip
 
 
 def candidates(files: Iterable[str]) -> dict[str, str]:
@@ -59,73 +42,23 @@ def model_files(by: str) -> tuple[str, ...]:
     return tuple(f"A_{by}_{letter}.ngram" for letter in LETTERS)
 
 
-def _open(work: Work, name: str, device: str) -> NetworkSource:
-    if device == "cpu":
-        torch.set_num_threads(1)  # the threads that count share the cores
-    return NetworkSource(read_network(work.read(name)), device)
-
-
-def _counting(
-    work: Work, source: NetworkSource, by: str, config: DistillationConfig, seed: int, workers: int
-) -> dict[str, Any]:
-    advance = work.begin(f"Counting samples of R_{by}", config.samples)
-    options = CountingOptions(
-        min(workers, source.most_threads), source.batch, Checkpoint(work.write("counts")), advance, shard=source.shard
-    )
-    return {"samples": config.samples, "seed": seed, "options": options}
-
-
-def words_way(
-    work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
-) -> tuple[WordNN2WFA | UncasedWordNN2WFA, NGramModel]:
-    """NN2WFA_W, which counts when it is first asked, and the inferred topology.
-
-    Both are kept in the stage's folder: `inferred.ngram`, and once `.counts` was asked for, `counts`.
-    """
-    R_W, A_W = _open(work, "R_W.safetensors", device), read_ngram(work.read("A_W.ngram"))
-    capitalizer, kept = Capitalizer(A_W), work.write("inferred.ngram")
-    if not kept.exists():
-        work.begin("Inferring a topology from R_W", None)
-        options = InferenceOptions(config.infer_samples, config.order, budget.ngrams, workers=workers)
-        casing = casing_of(capitalizer, R_W.vocabulary)
-        write_ngram(infer_model(R_W, options, seed=seed, casing=casing), kept)
-    inferred = read_ngram(kept)
-    counting = _counting(work, R_W, "W", config, seed, workers)
-    if not config.uncased_first:
-        return WordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting), inferred
-    counting["capital_samples"] = config.capital_samples
-    return UncasedWordNN2WFA(R_W, capitalizer, [A_W, inferred], **counting), inferred
-
-
-def pieces_way(
-    work: Work, config: DistillationConfig, seed: int, *, device: str, workers: int
-) -> tuple[PieceNN2WFA, NGramModel]:
-    """NN2WFA_P, which counts when it is first asked, and A_W_i, whose n-grams are those of `inferred.ngram`.
-
-    What is counted depends on the n-grams alone, so that either file may be given as A_W_i.ngram to count.
-    """
-    R_P, A_W = _open(work, "R_P.safetensors", device), read_ngram(work.read("A_W.ngram"))
-    inferred, pieces = read_ngram(work.read("A_W_i.ngram")), load_pieces(work.read("pieces.model"))
-    counting = _counting(work, R_P, "P", config, seed, workers) | {"capital_samples": config.capital_samples}
-    return PieceNN2WFA(R_P, Capitalizer(A_W), [A_W, inferred], pieces=pieces, **counting), inferred
-
-
-def distill_words(
-    work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
-) -> None:
+def distill_words(work: Work, options: DistillationOptions, budget: Budget, seed: int, *, compute: Compute) -> None:
     """Gen(R_W, A_W, …, NN2WFA_W)."""
-    nn2wfa, inferred = words_way(work, config, budget, seed, device=device, workers=workers)
-    A_W = read_ngram(work.read("A_W.ngram"))
-    _write(work, "W", generate(nn2wfa, A_W, inferred, Budget(budget.ngrams, budget.words)))
+    models = distill(
+        read_network(work.read("R_W.safetensors")), read_ngram(work.read("A_W.ngram")), options, budget=budget,
+        seed=seed, running=Running(compute, folder=work.folder, begin=work.begin),
+    )  # fmt: skip
+    _write(work, "W", models)
 
 
-def distill_pieces(
-    work: Work, config: DistillationConfig, budget: BudgetConfig, seed: int, *, device: str, workers: int
-) -> None:
+def distill_pieces(work: Work, options: DistillationOptions, budget: Budget, seed: int, *, compute: Compute) -> None:
     """Gen(R_P, A_W, A_W_i, NN2WFA_P)."""
-    nn2wfa, inferred = pieces_way(work, config, seed, device=device, workers=workers)
-    A_W = read_ngram(work.read("A_W.ngram"))
-    _write(work, "P", generate(nn2wfa, A_W, inferred, Budget(budget.ngrams, budget.words)))
+    models = distill(
+        read_network(work.read("R_P.safetensors")), read_ngram(work.read("A_W.ngram")), options, budget=budget,
+        inferred=read_ngram(work.read("A_W_i.ngram")), seed=seed,
+        running=Running(compute, folder=work.folder, begin=work.begin),
+    )  # fmt: skip
+    _write(work, "P", models)
 
 
 def _write(work: Work, by: str, models: Approximations) -> None:
@@ -135,7 +68,7 @@ def _write(work: Work, by: str, models: Approximations) -> None:
     write_json(work.write(f"distillation_{by}.json"), {"cross_entropy": fits, "warnings": models.warnings()})
 
 
-def final(work: Work, cased: bool, budget: BudgetConfig) -> None:
+def final(work: Work, cased: bool, budget: Budget) -> None:
     """The best model on dev users, alone or joined with the unigrams in the way that is best on dev users."""
     people = open_population(work.read("users.arrow"))
     names = {file: name for file, name in candidates(work.inputs).items() if name != UNCASED}
@@ -155,29 +88,21 @@ def final(work: Work, cased: bool, budget: BudgetConfig) -> None:
     base, model = best
     capitalizer = Capitalizer(read_ngram(work.read("A_W.ngram")))
     frequency = read_unigrams(work.read("U.unigrams"))
-    joined = final_models(model, frequency, capitalizer, Budget(budget.ngrams, budget.words))
+    joined = final_models(model, frequency, capitalizer, budget)
     for way, candidate in joined.items():
         judge(f"{base}, unigrams {way}", candidate)
     write_ngram(best[1], work.write("final.ngram"))
     write_json(work.write("final.json"), {"chosen": best[0], "cased": cased, "dev_top1": scores})
 
 
-def pack_final(work: Work, config: FinalConfig, locale: str) -> None:
+def pack_final(work: Work, config: FinalSection, locale: str) -> None:
     """The final model as lm.fgram, and in other programs' formats."""
     model = read_ngram(work.read("final.ngram"))
-    work.begin("Packing", None)
+    work.begin("Packing")
     packed = pack(model, work.write("lm.fgram"), bits=config.bits)
-    writers: Mapping[str, Callable[[Path], object]] = {
-        "arpa": lambda path: write_arpa(model, path),
-        "openfst": lambda path: write_openfst(model, path),
-        "g.fst": lambda path: write_openfst(model, path, style="kaldi"),
-        "aosp-combined": lambda path: write_combined(word_pairs(model, bigrams=10, words=None), path, locale=locale),
-        "aosp-dict": lambda path: write_dict(word_pairs(model, bigrams=10, words=None), path, locale=locale),
-        "onboard": lambda path: write_onboard(model, path),
-        "presage": lambda path: write_presage(model, path),
-    }
     for kind in config.exports:
-        work.begin(f"Exporting {EXPORTS[kind]}", None)
-        writers[kind](work.write(EXPORTS[kind]))
+        file, write = EXPORTS[kind]
+        work.begin(f"Exporting {file}")
+        write(model, work.write(file), ExportOptions(locale=locale))
     sizes = {"bytes": packed.bytes, "ngrams": packed.ngrams, "words": len(model.vocabulary)}
     write_json(work.write("package.json"), sizes)

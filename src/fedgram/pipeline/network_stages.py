@@ -4,101 +4,48 @@ A network that was trained elsewhere, on a machine with GPUs or by a real federa
 checked against the vocabulary of the run, and taken over.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fedgram.core.arrays import Ragged
-from fedgram.core.errors import FedgramError, InputError
-from fedgram.neural.model import PRESETS, initial_weights
-from fedgram.neural.network import (
-    Coding,
-    Network,
-    as_arrays,
-    piece_coding,
-    read_network,
-    word_coding,
-    write_network,
-)  # fmt: skip
-from fedgram.pipeline.config import PretrainingConfig, TrainingConfig
+from fedgram.core.compute import Compute
+from fedgram.core.errors import InputError
+from fedgram.federated.rounds import Checkpointing
+from fedgram.neural.network import Network, read_network, word_coding, write_network
+from fedgram.neural.new_network import create_network
+from fedgram.pipeline.participants import DevicesOf, simulated
 from fedgram.pipeline.text_stages import write_json
-from fedgram.pipeline.training import TrainingJob, train_job
 from fedgram.pipeline.workspace import Work
 from fedgram.text.corpus import read_corpus
+from fedgram.text.population import open_population
 from fedgram.text.unigrams import read_unigrams
-from fedgram.text.vocabulary import SPECIAL
-from fedgram.training.central_training import CentralTraining, train_centrally
-from fedgram.training.fedavg_task import TrainingPlan
-from fedgram.training.federated_training import Moment, RunResult
-
-_KNOWN_WORDS = 30_000  # of 𝒱, for SLL^e of word-piece networks
+from fedgram.training.central_training import pretrain as pretrain_network
+from fedgram.training.options import FedAvgOptions, PretrainingOptions
+from fedgram.training.train_federated import train_federated
 
 
-def check_preset(preset: str, *, pieces: bool) -> None:
-    """Refuse the name of a network that there is not, or of the other kind."""
-    names = [name for name, known in PRESETS.items() if known.pieces == pieces]
-    if preset not in names:
-        kind = "word pieces" if pieces else "words"
-        raise FedgramError(f"{preset!r} is no network of {kind}; choose one of {', '.join(names)}")
-
-
-def _coding(work: Work, preset: str) -> Coding:
-    frequency = read_unigrams(work.read("U.unigrams"))
-    if "pieces.model" not in work.inputs:
-        return word_coding(frequency, PRESETS[preset].shape.words)
-    return piece_coding(work.read("pieces.model").read_bytes(), frequency, _KNOWN_WORDS)
-
-
-def pretrain(work: Work, preset: str, config: PretrainingConfig, seed: int, *, name: str, device: str) -> None:
+def pretrain(work: Work, preset: str, options: PretrainingOptions, seed: int, *, name: str, compute: Compute) -> None:
     """The network that federated training starts from: trained on the supplement, or random."""
-    if device == "cpu":
-        torch.set_num_threads(1)
-    coding = _coding(work, preset)
-    shape = replace(PRESETS[preset].shape, words=len(coding.vocabulary))
-    weights = {key: w.to(device) for key, w in initial_weights(shape, seed=seed).items()}
-    if config.epochs:
-        corpus = read_corpus([work.read("supplement.txt")])
-        codes = coding.codes(corpus.vocabulary.words[len(SPECIAL) :]).take(corpus.sentences.values - len(SPECIAL))
-        sentences = Ragged(codes.values, codes.offsets[corpus.sentences.offsets])
-        advance, done = work.begin(f"Warm start of {name}", 1000), [0]
-
-        def on_batch(share: float, _: float) -> None:
-            advance(int(1000 * share) - done[0])
-            done[0] = int(1000 * share)
-
-        options = CentralTraining(config.epochs, config.learning_rate, config.rows, seed=seed)
-        weights = train_centrally(
-            shape, weights, sentences, options, on_batch=on_batch, checkpoint=work.write("checkpoint")
-        )
-    about = {"preset": preset, "epochs": config.epochs, "central": True}
-    write_network(work.write(f"{name}_start.safetensors"), Network(shape, as_arrays(weights), coding, about))
+    pieces = work.read("pieces.model").read_bytes() if "pieces.model" in work.inputs else None
+    network = create_network(preset, read_unigrams(work.read("U.unigrams")), pieces=pieces, seed=seed, any_size=True)
+    network = pretrain_network(
+        network, read_corpus([work.read("supplement.txt")]), options, seed=seed, compute=compute,
+        checkpoint=work.write("checkpoint"), begin=work.begin,
+    )  # fmt: skip
+    write_network(work.write(f"{name}_start.safetensors"), network)
 
 
-def train_network(work: Work, config: TrainingConfig, seed: int, *, name: str, device: str, workers: int) -> None:
-    """FederatedAveraging from the warm start; a killed stage goes on from its last round."""
-    start, done = work.read(f"{name}_start.safetensors"), [0]
-    advance = work.begin(f"Training {name} on devices", config.rounds)
-
-    def on_round(moment: Moment) -> None:
-        advance(moment.round - done[0])
-        done[0] = moment.round
-
-    job = TrainingJob(work.read("users.arrow"), start, work.write("checkpoints"), config, seed, device)
-    result = train_job(job, workers, on_round=on_round)
-    write_trained(work, name, read_network(start), result, job.plan())
-
-
-def write_trained(work: Work, name: str, network: Network, result: RunResult, plan: TrainingPlan) -> None:
-    """The network after its training, and what the report says of it."""
-    story = json.loads(json.dumps(dict(result.story), sort_keys=True))  # in one order, resumed or not
-    about = {**network.about, "central": False, "rounds": len(story["loss"]), "best_round": story["best_round"],
-             "plan": json.loads(json.dumps(plan.fields()))}  # fmt: skip
-    write_network(work.write(f"{name}.safetensors"), replace(network, weights=result.weights, about=about))
-    write_json(work.write(f"{name}.json"), {**_about(network), **story})
+def train_network(
+    work: Work, options: FedAvgOptions, seed: int, *, name: str, compute: Compute, devices: DevicesOf = simulated
+) -> None:
+    """Federated averaging from the warm start; a killed stage resumes from its last round."""
+    network = train_federated(
+        read_network(work.read(f"{name}_start.safetensors")), devices(work), options,
+        dev=open_population(work.read("users.arrow")).dev, seed=seed, compute=compute,
+        checkpoints=Checkpointing(work.write("checkpoints")), begin=work.begin,
+    )  # fmt: skip
+    write_network(work.write(f"{name}.safetensors"), network)
+    write_json(work.write(f"{name}.json"), {**_about(network), **network.history})
 
 
 def take_network(work: Work, *, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The last stage: all results of a run as one page, with its Markdown twin."""
+"""The last stage: the report of a run, as an HTML page and as Markdown."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedgram import __version__
+from fedgram.core.toml_config import to_toml
+from fedgram.distill.refit.refit import RefitOptions
 from fedgram.evaluate.jackknife import Estimate
 from fedgram.federated.convergence import Convergence
-from fedgram.pipeline.config import RefitConfig, RunConfig
+from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.evaluation_stages import BASELINE, FINAL, POOLED
-from fedgram.pipeline.strict_toml import to_toml
 from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.workspace import Work
 from fedgram.report.figures import (
@@ -28,7 +29,7 @@ Z, TAIL, CURVES, ACCURACY = "distribution-convergence.png", "tail-words.png", "l
 
 
 def report_files(config: RunConfig) -> tuple[str, ...]:
-    """What the stage writes: figures of what the run itself did."""
+    """The files of the stage; figures only of stages that are part of the run."""
     names = ["report.html", "report.md", "results.json", ACCURACY]
     if config.unigrams.counts is None:
         names += [Z, TAIL]
@@ -38,7 +39,7 @@ def report_files(config: RunConfig) -> tuple[str, ...]:
 
 
 def report(work: Work, config: RunConfig, timings: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
-    """Gather, draw and write."""
+    """Collect the results, draw the figures and write the report."""
     work.begin("Writing the report", None)
     told = {name.removesuffix(".json"): json.loads(work.read(name).read_text("utf-8")) for name in work.inputs}
     folder = work.write("report")
@@ -71,31 +72,31 @@ def _about(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
     about: dict[str, Any] = {
         "language": LANGUAGES[config.population.language],
         "users": f"{people['train_users']:,} train, {people['dev_users']:,} dev, {people['test_users']:,} test; "
-        + ("from a file" if config.population.users else "generated"),
-        "their text": f"{people['sentences']:,} sentences, {people['words']:,} words",
+        + ("read from a file" if config.population.users else "synthetic"),
+        "text of all users": f"{people['sentences']:,} sentences, {people['words']:,} words",
         "evaluated on": f"{found['users']:,} {found['split']} users, {found['words']:,} typed words",
     }
     for name in ("R_W", "R_P"):
         if name in told:
             network = told[name]
             kind = f"{network['preset']}, " if network["preset"] else ""
-            about[f"network {name}"] = f"{kind}{network['parameters']:,} weights, {_trained(network)}"
+            about[f"network {name}"] = f"{kind}{network['parameters']:,} parameters, {_trained(network)}"
     d = config.distillation
     levels = {name: model["top1"]["value"] for name, model in found["uncased"]["models"].items()}
     if POOLED in levels:
-        text = f"{levels[POOLED]:.2f} % top-1 by a model of the pooled text, as large as the others"
+        text = f"{levels[POOLED]:.2f} % top-1, by an n-gram model of the pooled text with the same size limit."
         gain, most = levels[FINAL] - levels[BASELINE], levels[POOLED] - levels[BASELINE]
         if gain > 0 and most > 0:
-            text += f"; the final model goes {100 * gain / most:.0f} % of the way there from the baseline"
-        about["if text were collected"] = text
+            text += f" The final model closes {100 * gain / most:.0f} % of the gap between the baseline and this bound."
+        about["pooled-text upper bound"] = text
     if "refit" in told:
         counted = told["refit"]
         about["refit"] = (
-            f"{counted['passes'][-1]['reports']:,} devices counted {counted['words_counted']:,} words at "
+            f"{counted['passes'][-1]['reports']:,} devices counted {counted['words_counted']:,} words in "
             f"{counted['ngrams_counted']:,} n-grams"
         )
     about |= {
-        "distillation": f"{d.samples:,} samples a network, at most {config.budget.ngrams:,} n-grams a model",
+        "distillation": f"{d.samples:,} samples per network, at most {config.budget.max_ngrams:,} n-grams per model",
         "final model": f"{final['chosen']}, the best on dev users ({final['dev_top1'][final['chosen']]:.2f} % top-1)",
         "lm.fgram": f"{told['package']['bytes'] / 1e6:.2f} MB, {told['package']['ngrams']:,} n-grams, "
         f"{told['package']['words']:,} words",
@@ -107,10 +108,10 @@ def _about(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _trained(network: Mapping[str, Any]) -> str:
     if network.get("given"):
-        return "trained elsewhere"
+        return "trained outside this run"
     best = next((p for p in network["dev"] if p["round"] == network["best_round"]), network["before"])
     return (
-        f"{len(network['loss'])} rounds, SLL^e {network['before']['sll_e']:.2f} → {best['sll_e']:.2f} a dev sentence "
+        f"{len(network['loss'])} rounds, SLL^e per dev sentence {network['before']['sll_e']:.2f} → {best['sll_e']:.2f} "
         f"(round {network['best_round']})"
     )
 
@@ -132,10 +133,10 @@ def _draw(folder: Path, config: RunConfig, told: Mapping[str, Any]) -> list[dict
     if "z" in unigrams:
         convergence = Convergence(*(unigrams[k] for k in ("z", "unique", "new", "moving_average")))
         draw_distribution_convergence(convergence, folder / Z)
-        caption = "Figure 2 (a): the Z statistic of the unigrams, first half of the rounds against the second"
+        caption = "Figure 2 (a): the Z statistic between the unigrams of the first and the second half of the rounds"
         figures.append({"file": Z, "caption": caption})
-        draw_tail_words(convergence, folder / TAIL, capacity=config.budget.words, whitelist=unigrams["whitelist"])
-        caption = "Figure 2 (b): words seen so far, and rounds that still bring new ones"
+        draw_tail_words(convergence, folder / TAIL, capacity=config.budget.max_words, whitelist=unigrams["whitelist"])
+        caption = "Figure 2 (b): words seen so far, and the share of recent rounds with new words"
         figures.append({"file": TAIL, "caption": caption})
     curves = {
         f"{name} ({told[name]['preset']})": [
@@ -146,11 +147,11 @@ def _draw(folder: Path, config: RunConfig, told: Mapping[str, Any]) -> list[dict
     }
     if curves:
         draw_likelihood(curves, folder / CURVES)
-        caption = "Figure 4: SLL^e of dev sentences by round of federated training; round 0 is the warm start"
+        caption = "Figure 4: SLL^e per dev sentence by round of federated training; round 0 is the initial network"
         figures.append({"file": CURVES, "caption": caption})
     levels = {name: _estimate(model["top1"]) for name, model in told["evaluation"]["uncased"]["models"].items()}
     draw_accuracies(levels, folder / ACCURACY, baseline=BASELINE)
-    figures.append({"file": ACCURACY, "caption": "Top-1 accuracy, whatever the capitals, with 95 % intervals"})
+    figures.append({"file": ACCURACY, "caption": "Top-1 accuracy, case-insensitive, with 95 % intervals"})
     return figures
 
 
@@ -160,52 +161,52 @@ def _estimate(figure: Mapping[str, Any]) -> Estimate:
 
 def _privacy(config: RunConfig, told: Mapping[str, Any]) -> dict[str, Any]:
     u, t = told["unigrams"], config.training
-    clip = "any number" if u["clip"] is None else f"at most {u['clip']:,g}"
-    limit = "of any length" if isinf(t.update_norm) else f"shortened to a norm of {t.update_norm:g}"
+    clip = "any number of words" if u["clip"] is None else f"at most {u['clip']:,g} words"
+    limit = "of any norm" if isinf(t.update_norm) else f"clipped to the norm {t.update_norm:g}"
     trained = [name for name in ("R_W", "R_P") if name in told and not told[name].get("given")]
     reports = ", ".join(f"{told[name]['reports']:,} for {name}" for name in trained)
     most = u.get("participations", 1)
-    again = f"; simulated devices stand for many, and one took part in {most:,} rounds" if most > 1 else ""
-    asked = "no device is asked again"
+    again = f"; a simulated device stands for many devices, and took part in up to {most:,} rounds" if most > 1 else ""
+    asked = "devices send nothing more"
     if config.refit.run:
-        asked = "for the refit devices are asked once more"
+        asked = "only the refit asks devices again"
     privacy = {
-        "unigrams": f"a device sends counts of whitelisted words, {clip} a report; {u['reports']:,} reports summed"
+        "unigrams": f"each device sends counts of whitelisted words, {clip} per report; {u['reports']:,} reports summed"
         + again,
-        "networks": f"a device sends a change of weights, {limit}; {reports} reports summed"
+        "networks": f"each device sends a change of the weights, {limit}; reports summed: {reports}"
         if trained
-        else "trained elsewhere",
-        "n-gram models": f"from the networks' samples and the sums; {asked}",
-        "dev and test users": "take no part in training; they judge",
-        "noise, secure sums": "none in this run: devices are simulated, and a server would see each report",
+        else "trained outside this run",
+        "n-gram models": f"computed from the networks' samples and the sums; {asked}",
+        "dev and test users": "not used for training, only for model selection and evaluation",
+        "noise, secure aggregation": "not used in this run: devices are simulated, and a server would see each report",
     }
     if config.refit.run:
         privacy["refit"] = _counted_ngrams(config.refit, told["refit"])
     if config.baselines.pooled:
-        privacy["pooled baselines"] = "read the train users' text, to compare with; nothing else uses them"
+        privacy["pooled baselines"] = "trained on the train users' text, only for comparison"
     return privacy
 
 
-def _counted_ngrams(config: RefitConfig, told: Mapping[str, Any]) -> str:
-    """What devices send in the refit, and what the result may show of them."""
+def _counted_ngrams(config: RefitOptions, told: Mapping[str, Any]) -> str:
+    """What devices send in the refit, and what the result may reveal."""
     passes = told["passes"]
-    per_report = ", ".join(f"{p['bytes_a_report'] / 1000:,.1f}" for p in passes)
-    text = f"in {len(passes)} passes a device sends " + (
-        f"marks in a sketch of its pairs of words, by which the server finds those that {config.least} devices have, "
-        "and "
+    per_report = ", ".join(f"{p['bytes_per_report'] / 1000:,.1f}" for p in passes)
+    text = f"in {len(passes)} passes, each device sends " + (
+        f"marks in a sketch of its word pairs, from which the server finds those of at least {config.min_devices} "
+        "devices, and "
         if config.pairs
         else ""
     )
     text += (
-        f"counts of n-grams that the server proposes, of at most {config.clip:,g} words a pass"
-        f"{'' if isinf(config.ngram_clip) else f' and {config.ngram_clip:,g} at one n-gram'}; "
-        f"{passes[-1]['reports']:,} devices, {per_report} KB a report"
+        f"counts of n-grams that the server proposes, at most {config.clip:,g} words per pass"
+        f"{'' if isinf(config.ngram_clip) else f' and {config.ngram_clip:,g} per n-gram'}; "
+        f"{passes[-1]['reports']:,} devices, {per_report} KB per report"
     )
     if config.pairs or config.grow:
-        text += "; an n-gram that grew may be of a single device"
+        text += "; an n-gram that was added may come from a single device"
     return text
 
 
 def _without_folders(config: RunConfig) -> RunConfig:
-    """The configuration as others may read it: files by their names alone."""
+    """The configuration with file names only: other people need not see the folders."""
     return config.with_files({(section, key): Path(path).name for section, key, path in config.files()})

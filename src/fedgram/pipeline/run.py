@@ -5,14 +5,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError
+from fedgram.core.progress import Begin, silent
 from fedgram.core.storage import atomic_write
+from fedgram.core.toml_config import to_toml
 from fedgram.evaluate.experiment import LEAST_USERS
-from fedgram.neural.torch_devices import choose_device
-from fedgram.pipeline.config import EvaluationConfig, RunConfig
+from fedgram.neural.torch_devices import choose_torch_device
+from fedgram.pipeline.config import EvaluationSection, RunConfig, read_run_config
 from fedgram.pipeline.stages import run_stages, stage_names
-from fedgram.pipeline.strict_toml import to_toml
-from fedgram.pipeline.workspace import Advance, Planned, Stage, Workspace, open_workspace
+from fedgram.pipeline.workspace import Planned, Stage, Workspace, open_workspace
 
 CONFIG = "run.toml"
 
@@ -21,20 +23,29 @@ def run_pipeline(
     config: RunConfig,
     folder: str | Path,
     *,
-    device: str = "auto",
-    workers: int = 1,
+    compute: Compute | None = None,
     until: str | None = None,
     change: Callable[[list[Stage]], list[Stage]] = lambda stages: stages,
     on_stage: Callable[[Stage, str | None], object] = lambda *_: None,
-    begin: Callable[[str, int | None], Advance] = lambda *_: lambda _: None,
+    begin: Begin = silent,
 ) -> Workspace:
-    """Run what is not there yet, up to the stage `until`; `on_stage` and `begin` are told of progress.
+    """Run the stages of a configuration that are not done yet.
 
-    What the paper's devices send may come from elsewhere: `unigrams.counts`, `words.network` and `pieces.network` of
-    the configuration name files, and the stages after them go on from there. `change` may put other functions into
-    stages, such as those that ask real devices.
+    Results from elsewhere can be used: `unigrams.counts`, `words.network` and `pieces.network` of the configuration
+    name files, and the stages after them start from there.
+
+    Args:
+        config: The configuration.
+        folder: The workspace. An interrupted run resumes; after a change, only the affected stages run again.
+        compute: Where networks run, and how many cores are used.
+        until: The name of the last stage to run.
+        change: Puts other functions into stages, such as those that ask real devices.
+        on_stage: Called for every stage, with the reason why it runs, None if it is done.
+        begin: Progress callback.
     """
-    place = str(choose_device(device))
+    compute = compute or Compute()
+    on_gpu = choose_torch_device(compute.torch_device).type == "cuda"
+    compute = Compute("cuda" if on_gpu else "cpu", compute.cores)
     with open_workspace(folder) as space:
         with atomic_write(space.folder / CONFIG) as file:
             file.write(to_toml(config).encode())
@@ -48,12 +59,12 @@ def run_pipeline(
             on_stage(stage, reason)
 
         experiments = config.evaluation.experiment and "evaluation" in stage_names(config, until)
-        stages = change(run_stages(config, device=place, workers=workers, timings=timings))
+        stages = change(run_stages(config, compute=compute, timings=timings))
         space.run(stages, until=until, on_stage=told, begin=begin)
         return space
 
 
-def _check_arms(population: Path, config: EvaluationConfig) -> None:
+def _check_arms(population: Path, config: EvaluationSection) -> None:
     """Refuse an experiment that has too few users."""
     users = json.loads(population.read_text("utf-8"))[f"{config.split}_users"]
     if users < LEAST_USERS:
@@ -69,3 +80,21 @@ def plan_pipeline(
 ) -> list[Planned]:  # fmt: skip
     """What a run would do; nothing is written."""
     return Workspace(Path(folder)).plan(change(run_stages(config)), until=until)
+
+
+def run(config: RunConfig | str | Path, workspace: str | Path, *, until: str | None = None) -> dict[str, Any]:
+    """Make a keyboard model from users' text: all stages of a run.
+
+    Args:
+        config: A configuration, its file, or the name of a preset: `demo`, `en_us`, `pt_br`.
+        workspace: The folder of the run's files, such as `lm.fgram` and `report/report.html`.
+        until: The name of the last stage to run.
+
+    Returns:
+        The evaluation of all models, if the run got that far.
+    """
+    chosen = config if isinstance(config, RunConfig) else read_run_config(config)
+    space = run_pipeline(chosen, workspace, until=until)
+    found = space.folder / "evaluation.json"
+    result: dict[str, Any] = json.loads(found.read_text("utf-8")) if found.exists() else {}
+    return result

@@ -13,7 +13,9 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError
+from fedgram.formats.exports import EXPORTS
 from fedgram.pipeline import evaluation_stages, model_stages, network_stages, refit_stage, text_stages
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_stages import model_files
@@ -21,20 +23,17 @@ from fedgram.pipeline.report_stage import report, report_files
 from fedgram.pipeline.workspace import Stage, Work
 
 TEXT = ("users.arrow", "supplement.txt", "whitelist.txt")
-Means = Mapping[str, Any]
 Timings = Callable[[], Mapping[str, Mapping[str, Any]]]
 
 
-def run_stages(
-    config: RunConfig, *, device: str = "cpu", workers: int = 1, timings: Timings = lambda: {}
-) -> list[Stage]:
+def run_stages(config: RunConfig, *, compute: Compute | None = None, timings: Timings = lambda: {}) -> list[Stage]:
     """The stages of a run, in order; `timings` says what the manifest knows of those before the report."""
-    means = {"device": device, "workers": workers}
+    compute = compute or Compute()
     return [
         *_text_stages(config),
-        *_network_stages(config, "words", "R_W", config.words.preset, config.words.network, (), means),
-        *(_piece_stages(config, means) if config.pieces.use else []),
-        *_distilling_stages(config, means),
+        *_network_stages(config, "words", "R_W", config.words.preset, config.words.network, (), compute),
+        *(_piece_stages(config, compute) if config.pieces.use else []),
+        *_distilling_stages(config, compute),
         *_refit_stages(config),
         *_final_stages(config),
         *_measuring_stages(config, timings),
@@ -68,27 +67,26 @@ def _text_stages(c: RunConfig) -> list[Stage]:
     ]  # fmt: skip
 
 
-def _piece_stages(c: RunConfig, means: Means) -> list[Stage]:
+def _piece_stages(c: RunConfig, compute: Compute) -> list[Stage]:
     pieces = _stage(
         "pieces", ("pieces.model",), text_stages.pieces, c.pieces.size,
         inputs=("U.unigrams",), sources=_named(model=c.pieces.model),
     )  # fmt: skip
     network = c.pieces.preset, c.pieces.network
-    return [pieces, *_network_stages(c, "pieces", "R_P", *network, pieces.outputs, means)]
+    return [pieces, *_network_stages(c, "pieces", "R_P", *network, pieces.outputs, compute)]
 
 
 def _network_stages(
-    c: RunConfig, what: str, name: str, preset: str, network: str | None, pieces: tuple[str, ...], means: Means
+    c: RunConfig, what: str, name: str, preset: str, network: str | None, pieces: tuple[str, ...], compute: Compute
 ) -> list[Stage]:
     """A warm start and federated training, or one stage that takes a network over."""
     outputs, words = (f"{name}.safetensors", f"{name}.json"), ("U.unigrams", *pieces)
     if network is not None:
         take = partial(network_stages.take_network, name=name)
         return [_stage(f"train_{what}", outputs, take, inputs=words, sources={"network": network})]
-    network_stages.check_preset(preset, pieces=bool(pieces))  # before anything is done
     start = f"{name}_start.safetensors"
-    pretrain = partial(network_stages.pretrain, name=name, device=means["device"])
-    train = partial(network_stages.train_network, name=name, **means)
+    pretrain = partial(network_stages.pretrain, name=name, compute=compute)
+    train = partial(network_stages.train_network, name=name, compute=compute)
     return [
         _stage(
             f"pretrain_{what}", (start,), pretrain, preset, c.pretraining, c.seed, inputs=("supplement.txt", *words)
@@ -97,18 +95,18 @@ def _network_stages(
     ]
 
 
-def _distilling_stages(c: RunConfig, means: Means) -> list[Stage]:
+def _distilling_stages(c: RunConfig, compute: Compute) -> list[Stage]:
     settings = c.distillation, c.budget, c.seed
     stages = [
         _stage(
             "distill_words", (*model_files("W"), "distillation_W.json"),
-            partial(model_stages.distill_words, **means), *settings,
+            partial(model_stages.distill_words, compute=compute), *settings,
             inputs=("A_W.ngram", "R_W.safetensors"),
         ),
         _stage(
             "distill_pieces", (*model_files("P"), "distillation_P.json"),
-            partial(model_stages.distill_pieces, **means), *settings,
-            inputs=("A_W.ngram", "A_W_i.ngram", "R_P.safetensors", "pieces.model"),
+            partial(model_stages.distill_pieces, compute=compute), *settings,
+            inputs=("A_W.ngram", "A_W_i.ngram", "R_P.safetensors"),
         ),
     ]  # fmt: skip
     return stages if c.pieces.use else stages[:1]
@@ -122,7 +120,7 @@ def _refit_stages(c: RunConfig) -> list[Stage]:
 
 
 def _final_stages(c: RunConfig) -> list[Stage]:
-    exports = tuple(model_stages.EXPORTS[kind] for kind in dict.fromkeys(c.final.exports))
+    exports = tuple(EXPORTS[kind].file for kind in dict.fromkeys(c.final.exports))
     return [
         _stage(
             "final", ("final.ngram", "final.json"), model_stages.final, c.final.cased, c.budget,

@@ -16,29 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.automata.budget import Budget
 from fedgram.automata.merge import merge
 from fedgram.automata.model import NGramModel
-from fedgram.automata.prune import prune_to_size
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import FloatArray, Ragged
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
-from fedgram.evaluate.evaluation import evaluate
+from fedgram.evaluate.evaluation import evaluate_model
 from fedgram.evaluate.ngram_predictor import NGramPredictor
-from fedgram.federated.cohort import RoundPlan
-from fedgram.federated.convergence import measure_convergence
-from fedgram.federated.job import Job
-from fedgram.federated.rounds import Run, RunOptions, run_rounds
-from fedgram.federated.simulation import SimulatedFleet
-from fedgram.federated.unigram_collection import UnigramState, UnigramTask
+from fedgram.federated.collect_unigrams import UnigramOptions, collect_unigrams
 from fedgram.formats.artefact import write_ngram
-from fedgram.pipeline.config import (
-    BaselinesConfig,
-    BudgetConfig,
-    ExternalConfig,
-    PopulationConfig,
-    UnigramsConfig,
-)
+from fedgram.pipeline.config import BaselinesSection, PopulationSection
+from fedgram.pipeline.participants import DevicesOf, simulated
 from fedgram.pipeline.workspace import Work
 from fedgram.text.corpus import Corpus, open_text, read_corpus, whole_lines
 from fedgram.text.normalize import PLACEHOLDERS, normalize, uncase
@@ -50,7 +40,7 @@ from fedgram.text.population import (
     write_population,
 )  # fmt: skip
 from fedgram.text.synthetic.typists import SyntheticPopulation
-from fedgram.text.unigrams import UnigramCounts, read_unigram_counts, read_unigrams, write_unigrams
+from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
 from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary, read_vocabulary
 from fedgram.text.wordpieces import load_pieces, train_pieces
 
@@ -66,7 +56,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(line.encode() + b"\n" for line in lines)
 
 
-def population(work: Work, config: PopulationConfig, seed: int) -> None:
+def population(work: Work, config: PopulationSection, seed: int) -> None:
     """Users' text by user, the server's text, and the whitelist, in one form."""
     if "users" in work.inputs:
         people = open_population(work.read("users"), on_rows=work.begin("Reading users", None))
@@ -118,10 +108,10 @@ def _lower_case(words: Vocabulary, path: Path) -> Vocabulary:
     return words
 
 
-def unigrams(work: Work, config: UnigramsConfig, seed: int) -> None:
-    """U by federated collection, or checked and taken over from elsewhere."""
+def unigrams(work: Work, options: UnigramOptions, seed: int, *, devices: DevicesOf = simulated) -> None:
+    """U by federated collection, or checked and copied from elsewhere."""
     whitelist = read_vocabulary(work.read("whitelist.txt"))
-    story: dict[str, Any] = {}
+    history: dict[str, Any] = {}
     if "counts" in work.inputs:
         counts = read_unigram_counts(work.read("counts"))
         if strangers := len(set(counts.frequency()) - set(whitelist.words)):
@@ -129,40 +119,15 @@ def unigrams(work: Work, config: UnigramsConfig, seed: int) -> None:
             raise InputError(work.read("counts"), f"{strangers} words are not on the whitelist", remedy=remedy)
         shutil.copyfile(work.read("counts"), work.write("U.unigrams"))
     else:
-        people = open_population(work.read("users.arrow"))
-        counts, story = collect(work, people, whitelist, config, config.clip, seed)
-        write_unigrams(work.write("U.unigrams"), counts)
-    describe_unigrams(work, counts, whitelist, story)
-
-
-def describe_unigrams(work: Work, counts: UnigramCounts, whitelist: Vocabulary, story: Mapping[str, Any]) -> None:
-    """What the report says of them."""
-    summary = {"clip": None if np.isinf(counts.clip) else counts.clip, "rounds": counts.rounds,
-               "reports": counts.clients, "words": len(counts.frequency())}  # fmt: skip
-    write_json(work.write("unigrams.json"), {**summary, "whitelist": len(whitelist) - len(SPECIAL), **story})
-
-
-def collect(
-    work: Work, people: Population, whitelist: Vocabulary, config: UnigramsConfig, clip: float, seed: int
-) -> tuple[UnigramCounts, dict[str, Any]]:
-    """The counts of the train users' devices, and their convergence round by round."""
-    task = UnigramTask(whitelist, clip=clip)
-    job = Job(task, seed, config.participations or None)
-    advance = work.begin(f"Collecting unigrams, λ = {clip:g}", config.rounds)
-    run = run_rounds(
-        job, SimulatedFleet(job, people, people.clients("train"), dropout=config.dropout),
-        RunOptions(config.rounds, RoundPlan(config.devices_per_round, config.over_selection)),
-        tell=lambda event, _: advance(1) if event == "round committed" else None,
-    )  # fmt: skip
-    return judged(task, run)
-
-
-def judged(task: UnigramTask, run: Run[UnigramState]) -> tuple[UnigramCounts, dict[str, Any]]:
-    """What was collected, how it settled, and how often the same device took part."""
-    counts = task.counts(run.state)
-    if not counts.weight.any():
-        raise FedgramError("no device reported a word of the whitelist; check its language, and unigrams.dropout")
-    return counts, {**asdict(measure_convergence(run.state.rounds)), "participations": run.progress.most}
+        folder = work.write("checkpoints") if devices is not simulated else None
+        collected = collect_unigrams(devices(work), whitelist, options, seed=seed, folder=folder, begin=work.begin)
+        write_unigrams(work.write("U.unigrams"), collected)
+        counts, history = collected, {
+            **asdict(collected.convergence), "participations": collected.progress.most
+        }  # fmt: skip
+    about = {"clip": None if np.isinf(counts.clip) else counts.clip, "rounds": counts.rounds,
+             "reports": counts.clients, "words": len(counts.frequency())}  # fmt: skip
+    write_json(work.write("unigrams.json"), {**about, "whitelist": len(whitelist) - len(SPECIAL), **history})
 
 
 def pieces(work: Work, size: int) -> None:
@@ -175,29 +140,24 @@ def pieces(work: Work, size: int) -> None:
     train_pieces(read_unigrams(work.read("U.unigrams")), size=size, path=work.write("pieces.model"))
 
 
-def external(work: Work, config: ExternalConfig, budget: BudgetConfig) -> None:
+def external(work: Work, options: NGramOptions, budget: Budget) -> None:
     """A_W within the budget."""
     work.begin("Training A_W on the supplement", None)
     corpus = read_corpus([work.read("supplement.txt")])
     whitelist = read_vocabulary(work.read("whitelist.txt"))
-    options = TrainingOptions(
-        config.order, config.smoothing, config.higher_order_words, config.min_count, open_vocabulary=True
-    )
-    model = train(_whitelisted(corpus, whitelist, budget.words), options)
-    model = prune_to_size(model, budget.ngrams, split_ties=True)
+    model = budget.within(train(_whitelisted(corpus, whitelist, budget.max_words), options))
     write_ngram(model, work.write("A_W.ngram"))
 
 
-def baselines(work: Work, config: BaselinesConfig, budget: BudgetConfig) -> None:
+def baselines(work: Work, config: BaselinesSection, budget: Budget) -> None:
     """Models by text alone, each within the budget; the interpolation's weight is the best on dev users."""
     whitelist = read_vocabulary(work.read("whitelist.txt"))
-    options = TrainingOptions(config.order, config.smoothing, open_vocabulary=True)
 
     def model_of(corpus: Corpus) -> NGramModel:
-        return within(train(_whitelisted(corpus, whitelist, budget.words), options))
+        return within(train(_whitelisted(corpus, whitelist, budget.max_words), config))
 
     def within(model: NGramModel) -> NGramModel:  # by the rule that favours Kneser-Ney models most
-        return prune_to_size(model, budget.ngrams, split_ties=True, expected_histories=True)
+        return budget.within(model, expected_histories=True)
 
     work.begin("Training the baseline on the supplement", None)
     a = model_of(read_corpus([work.read("supplement.txt")]))
@@ -224,7 +184,7 @@ def baselines(work: Work, config: BaselinesConfig, budget: BudgetConfig) -> None
 
 def dev_accuracy(model: NGramModel, people: Population, *, cased: bool) -> float:
     """Top-1 accuracy over the typed words of dev users, in per cent."""
-    top1 = evaluate(NGramPredictor(model, cased=cased), people, people.clients("dev")).measures["top1"]
+    top1 = evaluate_model(NGramPredictor(model, cased=cased), people, people.clients("dev")).measures["top1"]
     return 100.0 * float(top1.amount.sum() / top1.count.sum())
 
 

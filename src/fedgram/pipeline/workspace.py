@@ -12,10 +12,8 @@ and the interrupted stage finds its working folder again, with any checkpoints i
 gives back when its process ends keeps two runs apart.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import resource
 import shutil
 import time
@@ -27,27 +25,24 @@ from typing import Any
 
 from fedgram import __version__
 from fedgram.core.errors import FedgramError, InputError, InvariantError
+from fedgram.core.locks import LOCK, locked
+from fedgram.core.progress import Begin, silent
 from fedgram.core.sources import code_digest
 from fedgram.core.storage import atomic_write, flush
-from fedgram.pipeline.strict_toml import digest
+from fedgram.core.toml_config import digest
 
-MANIFEST, LOCK, WORK = "manifest.json", ".lock", ".work"
+MANIFEST, WORK = "manifest.json", ".work"
 _FORMAT = 1
-Advance = Callable[[int], None]
-
-
-def _silent(_: str, __: int | None = None) -> Advance:
-    return lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a stage's function is given: its configuration, what to read, where to write, and whom to tell of steps."""
+    """What a stage's function is given: its configuration, what to read, where to write, and a progress callback."""
 
     config: Any
     folder: Path
     inputs: Mapping[str, Path]
-    begin: Callable[[str, int | None], Advance] = _silent
+    begin: Begin = silent
 
     def read(self, name: str) -> Path:
         """The path of an input."""
@@ -109,7 +104,7 @@ class Workspace:
         *,
         until: str | None = None,
         on_stage: Callable[[Stage, str | None], object] = lambda *_: None,
-        begin: Callable[[str, int | None], Advance] = _silent,
+        begin: Begin = silent,
     ) -> None:
         """Run what is not there yet, in order; `on_stage` is told of every stage and why it runs, None if not."""
         wanted = _checked(stages, until)
@@ -150,7 +145,7 @@ class Workspace:
         paths = {name: self.folder / name for name in stage.inputs} | dict(stage.sources)
         return {name: (self._describe(path) or {}).get("sha256") for name, path in paths.items()}
 
-    def _run(self, stage: Stage, begin: Callable[[str, int | None], Advance]) -> None:
+    def _run(self, stage: Stage, begin: Begin) -> None:
         inputs = self._input_digests(stage)
         for name, content in inputs.items():
             if content is None:
@@ -217,24 +212,18 @@ class Workspace:
 @contextmanager
 def open_workspace(folder: str | Path) -> Iterator[Workspace]:
     """The workspace of a folder, made if it is not there, and refused while another run has it."""
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(folder, "is not a folder", remedy="name a folder for the run's files")
-    folder.mkdir(parents=True, exist_ok=True)
-    if not any((folder / own).exists() for own in (MANIFEST, LOCK)) and any(folder.iterdir()):
-        raise InputError(folder, "holds files that are not a run's", remedy="name a new or an empty folder")
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "another process"
-            raise InputError(folder, f"is in use by another run ({owner})", remedy="wait for it to end") from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()}\n".encode())
-        yield Workspace(folder)
-    finally:
-        os.close(descriptor)
+    home = Path(folder)
+    if home.exists() and not home.is_dir():
+        raise InputError(home, "is not a folder", remedy="name a folder for the run's files")
+    home.mkdir(parents=True, exist_ok=True)
+    if not any((home / own).exists() for own in (MANIFEST, LOCK)) and any(home.iterdir()):
+        raise InputError(home, "holds files that are not a run's", remedy="name a new or an empty folder")
+
+    def taken(owner: str) -> InputError:
+        return InputError(home, f"is in use by another run ({owner})", remedy="wait for it to end")
+
+    with locked(home, taken=taken):
+        yield Workspace(home)
 
 
 def _key(stage: Stage, inputs: Mapping[str, str | None]) -> tuple[dict[str, Any], str]:

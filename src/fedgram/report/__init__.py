@@ -1,1 +1,1 @@
-"""What people look at: figures and the report of a run."""
+"""The report of a run: its figures and its page."""

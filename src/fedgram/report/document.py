@@ -1,7 +1,7 @@
-"""A page as a list of blocks, and its two forms: one self-contained HTML file, and Markdown.
+"""A page as a list of blocks, and its two output formats: one self-contained HTML file, and Markdown.
 
-The HTML needs no network and no script: styles and pictures are inside it, and a content policy forbids anything
-else. It follows the reader's choice of light or dark, and on a narrow screen wide tables scroll by themselves.
+The HTML contains its styles and images and needs no network and no script; a content security policy forbids both. It
+follows the reader's light or dark theme, and wide tables scroll horizontally on narrow screens.
 """
 
 import base64
@@ -18,7 +18,7 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading; level 1 is the page's title."""
+    """A heading; level 1 is the title of the page."""
 
     text: str
     level: int = 2
@@ -33,7 +33,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first column names the row; the others are figures unless `text_columns` says so."""
+    """A table. The first column names the row; the others have numbers, or text if `text_columns` is set."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -43,7 +43,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A PNG picture; `caption` also says to those who cannot see it what it shows."""
+    """A PNG image; the caption is also its alternative text."""
 
     path: Path
     caption: str
@@ -51,7 +51,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Text with its line breaks, such as a configuration."""
+    """Preformatted text, such as a configuration."""
 
     text: str
     title: str
@@ -61,7 +61,7 @@ Block = Heading | Paragraph | Table | Figure | Code
 
 
 def shown(cell: Cell) -> str:
-    """A cell as text: – for nothing, thousands separated."""
+    """A cell as text: – for None, and numbers with thousands separators."""
     if cell is None:
         return "–"
     if isinstance(cell, str):
@@ -107,7 +107,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def to_html(blocks: Sequence[Block], *, language: str = "en") -> str:
-    """The page as one HTML file."""
+    """The page as the text of one HTML file."""
     title = next((block.text for block in blocks if isinstance(block, Heading)), "Report")
     body = "\n".join(_html_block(block) for block in blocks)
     return (
@@ -152,14 +152,14 @@ def _html_table(table: Table) -> str:
 
 
 def _html_text(text: str) -> str:
-    """Escaped, with the paper's A_W_e and SLL^e set as it prints them."""
+    """Escaped text, with names such as A_W_e and SLL^e in the paper's typography."""
     text = html.escape(text)
     text = re.sub(r"\bA_([WP])_([eimr])\b", r"<i>A</i><sub>\1<sub>\2</sub></sub>", text)
     return re.sub(r"\bSLL\^e\b", "SLL<sup>e</sup>", text)
 
 
 def to_markdown(blocks: Sequence[Block], folder: Path) -> str:
-    """The page as Markdown; pictures are linked by their path from `folder`."""
+    """The page as Markdown; images are linked by their paths relative to `folder`."""
     return "\n\n".join(_markdown_block(block, folder) for block in blocks) + "\n"
 
 

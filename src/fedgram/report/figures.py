@@ -1,4 +1,4 @@
-"""Figures as PNG files, with matplotlib. Colours are the colour-blind safe ones of Okabe and Ito."""
+"""Figures as PNG files, drawn with matplotlib, in the colour-blind safe palette of Okabe and Ito."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,26 +37,27 @@ def _save(figure: Any, path: Path) -> Path:
 
 
 def draw_distribution_convergence(convergence: Convergence, path: Path) -> Path:
-    """Figure 2 (a): the Z statistic between the first and the second half of the rounds, against rounds."""
+    """Figure 2 (a): the Z statistic between the first and the second half of the rounds, by round."""
     figure, axes = _new_figure()
     rounds = range(2, len(convergence.z) + 1)
     axes.axhline(0.0, color=GREY, linewidth=1.0)
-    axes.plot(rounds, convergence.z[1:], color=BLUE, linewidth=1.6, label="Z, first half against second half")
+    axes.plot(rounds, convergence.z[1:], color=BLUE, linewidth=1.6, label="Z between the first and the second half")
     axes.set_xlabel("round")
-    axes.set_ylabel("Z statistic (0: the same distribution)")
+    axes.set_ylabel("Z statistic (0: equal distributions)")
     axes.set_title("Convergence of the unigram distribution")
     axes.legend(frameon=False)
     return _save(figure, path)
 
 
 def draw_tail_words(convergence: Convergence, path: Path, *, capacity: int, whitelist: int) -> Path:
-    """Figure 2 (b): words seen, with a band from the model's unigram capacity to the whitelist's size, and the moving
-    average of rounds that bring new words.
+    """Figure 2 (b): the number of words seen, and the moving average of rounds with new words, by round.
+
+    A band marks the range from the model's unigram capacity to the size of the whitelist.
     """
     figure, axes = _new_figure()
     rounds = range(1, len(convergence.unique) + 1)
     low, high = sorted((capacity, whitelist))
-    axes.axhspan(low, high, color=GREY, alpha=0.25, linewidth=0, label=f"from {low:,} to {high:,} words")
+    axes.axhspan(low, high, color=GREY, alpha=0.25, linewidth=0, label=f"{low:,} to {high:,} words")
     (seen,) = axes.plot(rounds, convergence.unique, color=BLUE, linewidth=1.8, label="whitelist words seen")
     axes.set_ylim(0, high * 1.05)
     axes.set_xlabel("round")
@@ -78,7 +79,7 @@ def draw_tail_words(convergence: Convergence, path: Path, *, capacity: int, whit
 def draw_likelihood(
     curves: Mapping[str, Sequence[tuple[int, float]]], path: Path, *, chosen: Sequence[str] = ()
 ) -> Path:
-    """Figure 4: SLL^e a sentence against rounds of training; the chosen models' lines are thick and solid."""
+    """Figure 4: SLL^e per sentence by training round; the lines of chosen models are thick and solid."""
     figure, axes = _new_figure()
     for i, (name, points) in enumerate(curves.items()):
         axes.plot(
@@ -88,14 +89,14 @@ def draw_likelihood(
             marker="o" if len(points) == 1 else None,
         )  # fmt: skip
     axes.set_xlabel("round")
-    axes.set_ylabel("SLL$^e$ a sentence [nats]")
+    axes.set_ylabel("SLL$^e$ per sentence [nats]")
     axes.set_title("Federated training of the networks (SLL$^e$)")
     axes.legend(frameon=False, loc="lower right")
     return _save(figure, path)
 
 
 def draw_accuracies(levels: Mapping[str, Estimate], path: Path, *, baseline: str | None = None) -> Path:
-    """Top-1 accuracy of all models with their 95 % intervals, in per cent; a line marks the baseline."""
+    """Top-1 accuracy of all models in per cent, with 95 % intervals; a line marks the baseline."""
     figure, axes = _new_figure()
     figure.set_figheight(1.4 + 0.34 * len(levels))
     for row, (name, estimate) in enumerate(levels.items()):

@@ -1,7 +1,7 @@
-"""The report of a run: the paper's tables with our intervals beside its published numbers, figures, sizes, examples.
+"""The report of a run: our results with intervals beside the paper's numbers, figures, model sizes and examples.
 
-Paper: Tables 1, 3 and 4. Absolute levels are not comparable, as the paper's come from the live traffic of another
-population; the changes against each one's own baseline are.
+Paper: Tables 1, 3 and 4. The paper's absolute levels come from the live traffic of another population, so they are not
+comparable with ours. The relative changes, each against its own baseline, are comparable.
 """
 
 from collections.abc import Mapping
@@ -20,23 +20,23 @@ _MEASURES = {
 }  # fmt: skip
 
 
-# What the names of models say, by their beginnings; a report leaves out those that it does not have.
+# Descriptions of models, by the start of their names; a report shows those of its own models.
 _NAMES = {
-    "Baseline": "an n-gram model of text that a server may see, and nothing else",
-    "A_W_e, A_P_e": "the network of words, or of word pieces, distilled onto the n-grams of the server's own text",
-    "A_W_i, A_P_i": "… onto n-grams that the network infers from its own samples",
-    "A_W_m, A_P_m": "the two interpolated",
-    "A_W_r, A_P_r": "the network distilled once more, onto the n-grams of that mixture",
-    "R_W, R_P": "the networks themselves, trained on devices: of words, and of word pieces",
-    "Refit": "A_W_r fitted to n-grams that devices count on their own text",
-    "Final model": "the best of these on dev users, with the words' frequencies from devices",
+    "Baseline": "an n-gram model trained only on the server's text",
+    "A_W_e, A_P_e": "the network of words (W) or word pieces (P), distilled onto the n-grams of the server's text",
+    "A_W_i, A_P_i": "the network distilled onto n-grams that are inferred from its own samples",
+    "A_W_m, A_P_m": "A_W_e interpolated with A_W_i, and A_P_e with A_P_i",
+    "A_W_r, A_P_r": "the network distilled again, onto the n-grams of the interpolated model",
+    "R_W, R_P": "the networks of words and of word pieces, trained on devices",
+    "Refit": "A_W_r, refitted to n-gram counts from devices",
+    "Final model": "the best of these models on dev users, with word frequencies from devices",
     "lm.fgram": "the final model, packed for phones",
-    "Pooled": "an n-gram model of the users' text in one place: what federated learning avoids",
+    "Pooled": "an n-gram model of all users' text in one place, which federated learning avoids",
 }
 
 
 def write_report(results: Results, folder: Path) -> tuple[Path, Path]:
-    """Write `report.html` and `report.md` into the folder; returns both paths."""
+    """Write `report.html` and `report.md` into the folder, and return both paths."""
     page, twin = folder / "report.html", folder / "report.md"
     blocks = build(results)
     for path, text in ((page, to_html(blocks)), (twin, to_markdown(blocks, folder))):
@@ -46,9 +46,9 @@ def write_report(results: Results, folder: Path) -> tuple[Path, Path]:
 
 
 def build(results: Results) -> list[Block]:
-    """The blocks of the report, in order; a part without results is left out."""
+    """The blocks of the report, in order; parts without results are left out."""
     blocks: list[Block] = [Heading(results.title, 1)]
-    blocks += _values("What was run", results.about)
+    blocks += _values("The run", results.about)
     blocks += _headline(results)
     blocks += _names(results)
     tables = [
@@ -58,25 +58,26 @@ def build(results: Results) -> list[Block]:
     ]
     if any(tables):
         note = (
-            "Ours: 95 % intervals by the jackknife over buckets of held-out users. The paper's levels come from the "
-            "live traffic of another population; compare the relative changes, in brackets."
+            "Our results are measured on held-out users, with 95 % intervals by the jackknife over user buckets. The "
+            "paper's results come from the live traffic of another population, so only the relative changes, in "
+            "brackets, can be compared."
         )
         blocks += [Heading("The paper's tables"), Paragraph(note), *(block for part in tables for block in part)]
     for name, language in results.languages.items():
-        blocks += _all_measures(f"{LANGUAGES.get(name, name)}, whatever the capitals", language)
+        blocks += _all_measures(f"{LANGUAGES.get(name, name)}, case-insensitive", language)
     for name, language in results.cased.items():
-        blocks += _all_measures(f"{LANGUAGES.get(name, name)}, capitals must be right", language)
+        blocks += _all_measures(f"{LANGUAGES.get(name, name)}, case-sensitive", language)
     blocks += _experiment(results.experiment)
     if results.figures:
         blocks += [Heading("Figures"), *(Figure(path, caption) for path, caption in results.figures)]
     blocks += _examples(results)
     if results.sizes:
         rows = tuple((name, ngrams, f"{size / 1e6:,.2f}") for name, ngrams, size in results.sizes)
-        blocks += [Heading("Model sizes"), Table(("Model", "n-grams", "megabytes"), rows)]
+        blocks += [Heading("Model sizes"), Table(("Model", "n-grams", "size [MB]"), rows)]
     blocks += _stages(results)
     blocks += _values("Privacy", results.privacy)
     if results.config:
-        blocks += [Heading("Configuration"), Code(results.config, "The whole configuration")]
+        blocks += [Heading("Configuration"), Code(results.config, "Full configuration")]
     return blocks
 
 
@@ -88,7 +89,7 @@ def _values(title: str, values: Mapping[str, Value]) -> list[Block]:
 
 
 def _headline(results: Results) -> list[Block]:
-    """What came of it, in a sentence a language: of the final model, or else of the best."""
+    """The main result, one sentence per language: that of the final model, or else of the best model."""
     sentences = []
     for name, language in results.languages.items():
         changes = {
@@ -100,34 +101,34 @@ def _headline(results: Results) -> list[Block]:
             continue
         chosen = language.final if language.final in changes else max(changes, key=lambda model: changes[model].value)
         old, new = (language.models[model].levels.get("top1") for model in (language.baseline, chosen))
-        levels = f", from {old} % to {new} % of the words that held-out users typed" if old and new else ""
+        levels = f", from {old} % to {new} % of the words typed by held-out users" if old and new else ""
         sentences.append(
-            f"{LANGUAGES.get(name, name)}: {chosen} changes the top-1 accuracy of {language.baseline} by "
-            f"{_signed(changes[chosen])} %{levels}."
+            f"{LANGUAGES.get(name, name)}: {chosen} changes the top-1 accuracy by {_signed(changes[chosen])} % "
+            f"relative to {language.baseline}{levels}."
         )
     return [Paragraph(" ".join(sentences))] if sentences else []
 
 
 def _names(results: Results) -> list[Block]:
-    """What the models are, and what is measured of them."""
+    """Descriptions of the models and of the measures."""
     models = [model for by_case in (results.languages, results.cased) for r in by_case.values() for model in r.models]
-    said = {
+    described = {
         names: what
         for names, what in _NAMES.items()
         if any(model.startswith(tuple(names.split(", "))) for model in models)
     }
-    if not said:
+    if not described:
         return []
     note = (
-        "OOV: words that a model does not know, which count as wrong. Perplexity and SLL^e say how probable the text "
-        "is: the first a word, the less the better; the second, in nats, a sentence without its unknown words. Taps "
-        "saved: by somebody who takes every suggestion that helps. λ: the most words that one device may count for."
+        "OOV: words that are not in a model's vocabulary; they count as wrong. Perplexity: per word and sentence end; "
+        "lower is better. SLL^e: log-likelihood per sentence in nats, without OOV words; higher is better. Taps saved: "
+        "by a user who accepts every helpful suggestion. λ: the per-device cap on the number of words counted."
     )
-    return [Heading("The models"), Table(("", ""), tuple(said.items()), text_columns=True), Paragraph(note)]
+    return [Heading("The models"), Table(("", ""), tuple(described.items()), text_columns=True), Paragraph(note)]
 
 
 def _paper_table(results: Results, published: dict[str, dict[str, Published]], caption: str) -> list[Block]:
-    """The paper's rows; two columns a language that the run has: ours, and the paper's."""
+    """The paper's rows, with our columns and the paper's column for each language of the run."""
     own = [model for model in published if model != BASELINE]
     languages = [n for n, r in results.languages.items() if any(model in r.models for model in own)]
     if not languages:
@@ -144,7 +145,7 @@ def _paper_table(results: Results, published: dict[str, dict[str, Published]], c
             row += [_ours(language, model) for language in ours]
             row.append(_papers(published, model, name) if name in numbers else None)
         rows.append(tuple(row))
-    return [Table(tuple(header), tuple(rows), f"{caption}; in brackets the relative change [%]")]
+    return [Table(tuple(header), tuple(rows), f"{caption}; relative change [%] in brackets")]
 
 
 def _ours(language: LanguageResult, model: str) -> Cell:
@@ -181,7 +182,7 @@ def _clipping(clipping: Clipping | None) -> list[Block]:
             ours, paper = change.get(key), TABLE_1.get(clip, {}).get(key)
             row += [_signed(ours) if ours else None, f"{paper[0]:+.2f} ± {paper[1]:.2f}" if paper else None]
         rows.append(tuple(row))
-    caption = "Table 1: relative change [%] with L1-clipped unigrams against the baseline's levels in the first row"
+    caption = "Table 1: relative change [%] with L1-clipped unigrams; the first row has the levels of the baseline"
     return [Table(tuple(header), tuple(rows), caption)]
 
 
@@ -190,9 +191,10 @@ def _all_measures(title: str, language: LanguageResult) -> list[Block]:
     for name, result in language.models.items():
         rows.append((name, *(str(level) if (level := result.levels.get(key)) else None for key in _MEASURES)))
         if result.change:
-            changes = (result.change.get(key) if key != "sll_e" else None for key in _MEASURES)  # it is a logarithm
+            # SLL^e is a logarithm: its relative change has no meaning.
+            changes = (result.change.get(key) if key != "sll_e" else None for key in _MEASURES)
             rows.append(("change [%]", *(_signed(change) if change else None for change in changes)))
-    caption = "± is half of a 95 % interval; changes are relative to the baseline, over the same users"
+    caption = "± is half the width of the 95 % interval. Changes are relative to the baseline, for the same users."
     return [Heading(f"All measures, {title}"), Table(("Model", *_MEASURES.values()), tuple(rows), caption)]
 
 
@@ -205,13 +207,13 @@ def _experiment(experiment: Experiment | None) -> list[Block]:
         for name, changes in experiment.changes.items()
     )
     note = (
-        f"As on live traffic: users are dealt to two arms of {experiment.users_per_arm:,}, one with the baseline. "
-        "Different people type in them, so intervals are wider than over the same users. With the same model in both "
-        f"arms, the interval covers zero in {100 * experiment.aa_coverage:.1f} % of 2,000 experiments. Every model has "
-        "arms of its own, so that one model under two names has two results."
+        f"As in an experiment on live traffic, users are assigned to two arms of {experiment.users_per_arm:,}: one has "
+        "the baseline, the other the model. The arms have different users, so intervals are wider than for the same "
+        f"users. With the same model in both arms, the interval covers zero in {100 * experiment.aa_coverage:.1f} % of "
+        "2,000 experiments. Each model has its own arms, so one model under two names has two results."
     )
     header = ("Model", *(title.replace(" [%]", "") for title in measures.values()))
-    caption = "Relative change against the baseline's arm [%]"
+    caption = "Relative change from the baseline's arm [%]"
     return [Heading("Simulated A/B experiments"), Paragraph(note), Table(header, rows, caption)]
 
 
@@ -223,7 +225,7 @@ def _examples(results: Results) -> list[Block]:
         (f"{context} …", *(" · ".join(suggestions[m]) if m in suggestions else None for m in models))
         for context, suggestions in results.examples
     )
-    caption = "The three words that a keyboard would show, the best first"
+    caption = "The three words that a keyboard would suggest, best first"
     return [Heading("Example predictions"), Table(("After", *models), rows, caption, text_columns=True)]
 
 
@@ -234,9 +236,9 @@ def _stages(results: Results) -> list[Block]:
         (name, f"{seconds:,.1f}", None if peak is None else f"{peak / 1e9:.2f}")
         for name, seconds, peak in results.stages
     ]
-    rows.append(("all", f"{sum(seconds for _, seconds, _ in results.stages):,.1f}", None))
-    caption = "Peak memory is that of the process until the stage's end"
-    return [Heading("Time and memory"), Table(("Stage", "seconds", "peak gigabytes"), tuple(rows), caption)]
+    rows.append(("total", f"{sum(seconds for _, seconds, _ in results.stages):,.1f}", None))
+    caption = "Peak memory of the process up to the end of the stage"
+    return [Heading("Time and memory"), Table(("Stage", "seconds", "peak memory [GB]"), tuple(rows), caption)]
 
 
 def _signed(estimate: Estimate) -> str:

@@ -1,6 +1,6 @@
-"""What the paper printed: Tables 1, 3 and 4, as half-widths of 95 % intervals around figures in per cent."""
+"""The paper's numbers: Tables 1, 3 and 4, in per cent."""
 
-Published = tuple[float, float | None]  # a figure and the half-width of its interval, where one is given
+Published = tuple[float, float | None]  # a value and the half-width of its 95 % interval, if the paper gives one
 
 BASELINE = "Baseline"
 LANGUAGES = {"en_us": "en_US", "pt_br": "pt_BR"}

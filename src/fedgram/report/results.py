@@ -1,21 +1,21 @@
-"""What a report is made of, from a JSON file that is checked as it is read.
+"""The results of a run, read from a JSON file and checked.
 
-    title                    text
-    about                    names and values: what was run
+    title                    a string
+    about                    names and values that describe the run
     languages.LANG.baseline  the name of the baseline among the models
-    languages.LANG.final     the name of the model that was made, if one is meant
-    languages.LANG.models    by name, what `fedgram evaluate --json` says of a model: {measure: {value, ci95}, change}
-    cased                    the same as languages, where capitals had to be right
-    experiment               A/B experiments as `fedgram evaluate --json` says them: users_per_arm, aa_coverage, change
-    clipping                 Table 1: baseline {measure: {value, ci95}}, rows [{clip, change}]; clip null is ∞
-    sizes                    [{model, ngrams, bytes}]; ngrams null is none
-    figures                  [{file, caption}]: PNG files, by their path from the JSON file's folder
+    languages.LANG.final     the name of the final model, if there is one
+    languages.LANG.models    by name, a model's results from `fedgram evaluate --json`: {measure: {value, ci95}, change}
+    cased                    like languages, for case-sensitive evaluation
+    experiment               A/B experiments from `fedgram evaluate --json`: users_per_arm, aa_coverage, change
+    clipping                 Table 1: baseline {measure: {value, ci95}}, rows [{clip, change}]; clip null means ∞
+    sizes                    [{model, ngrams, bytes}]; ngrams null for a model without n-grams
+    figures                  [{file, caption}]: PNG files, with paths relative to the folder of the JSON file
     examples                 [{context, suggestions: {model: [words]}}]
     stages                   [{name, seconds, peak_bytes}]
     privacy                  names and values
     config                   the configuration as text
 
-Everything but the title may be left out. Models named Baseline, A_W_e … A_P_r take their places in Tables 3 and 4.
+All entries except the title are optional. Models named Baseline, A_W_e … A_P_r appear in Tables 3 and 4.
 """
 
 import json
@@ -37,7 +37,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """A model's levels, and its changes against the baseline."""
+    """The levels of a model, and its changes relative to the baseline."""
 
     levels: Estimates
     change: Estimates
@@ -45,7 +45,7 @@ class ModelResult:
 
 @dataclass(frozen=True, slots=True)
 class LanguageResult:
-    """All models of a language."""
+    """The results of all models of a language."""
 
     baseline: str | None
     models: Mapping[str, ModelResult]
@@ -54,7 +54,7 @@ class LanguageResult:
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """The unigram experiment: changes by clipping threshold λ."""
+    """The unigram experiment: relative changes by clipping threshold λ."""
 
     baseline: Estimates
     rows: tuple[tuple[float, Estimates], ...]
@@ -62,7 +62,7 @@ class Clipping:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Simulated A/B experiments: changes by model, and in what share of A/A experiments the interval covers zero."""
+    """Simulated A/B experiments: changes by model, and the share of A/A experiments whose interval covers zero."""
 
     users_per_arm: int
     aa_coverage: float
@@ -71,7 +71,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The content of a report; see the module."""
+    """The content of a report; see the module's description."""
 
     title: str
     about: Mapping[str, Value] = field(default_factory=dict)
@@ -88,10 +88,10 @@ class Results:
 
 
 def read_results(path: str | Path) -> Results:
-    """Read and check a results file; a fault is named by its place."""
+    """Read and check a results file. Errors name the place inside the file."""
     path = Path(path)
     if path.stat().st_size > _MAX_BYTES:
-        raise InputError(path, "is too large for a results file")
+        raise InputError(path, "has more than 64 MiB, the limit of a results file")
     try:
         content = json.loads(path.read_text("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -108,9 +108,9 @@ class _Reader:
         top = self.table(content, "the file")
         for name in top:
             if name not in known:
-                raise InputError(self.path, f"unknown entry {name!r}; entries are {', '.join(known)}")
+                raise InputError(self.path, f"unknown entry {name!r}; the entries are {', '.join(known)}")
         if "title" not in top:
-            raise InputError(self.path, "has no title")
+            raise InputError(self.path, "has no title", remedy="add the entry 'title'")
         readers: dict[str, Callable[[Any, str], Any]] = {
             "title": self.text,
             "config": self.text,
@@ -143,7 +143,7 @@ class _Reader:
 
     def text(self, value: Any, place: str) -> str:
         if not isinstance(value, str):
-            raise self.wrong(place, "text")
+            raise self.wrong(place, "a string")
         return value
 
     def number(self, value: Any, place: str) -> float:
@@ -153,7 +153,7 @@ class _Reader:
 
     def whole(self, value: Any, place: str) -> int:
         if type(value) is not int or value < 0:
-            raise self.wrong(place, "a whole number from 0 on")
+            raise self.wrong(place, "an integer of at least 0")
         return value
 
     def values(self, value: Any, place: str) -> dict[str, Value]:
@@ -187,7 +187,7 @@ class _Reader:
             models[name] = ModelResult(self.estimates(levels, f"{place}.models.{name}"), change)
         for key in ("baseline", "final"):
             if table.get(key) is not None and self.text(table[key], f"{place}.{key}") not in models:
-                raise self.wrong(f"{place}.{key}", "one of the models")
+                raise self.wrong(f"{place}.{key}", "the name of one of the models")
         return LanguageResult(table.get("baseline"), models, table.get("final"))
 
     def experiment(self, value: Any, place: str) -> Experiment:
@@ -219,7 +219,7 @@ class _Reader:
         file = self.path.parent / self.text(item.get("file"), f"{place}.file")
         with file.open("rb") as opened:
             if opened.read(len(_PNG)) != _PNG or file.stat().st_size > _MAX_BYTES:
-                raise InputError(file, "is not a PNG picture for a report")
+                raise InputError(file, "is not a PNG image of at most 64 MiB")
         return file, self.text(item.get("caption"), f"{place}.caption")
 
     def example(self, item: dict[str, Any], place: str) -> tuple[str, dict[str, tuple[str, ...]]]:

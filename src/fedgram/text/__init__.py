@@ -1,1 +1,1 @@
-"""Text: vocabularies, corpora and the words in them."""
+"""Text: importers, populations of users, corpora, vocabularies and word pieces."""

@@ -1,13 +1,13 @@
-"""Reading what chat and mail programs export: WhatsApp, Telegram Desktop, mbox.
+"""Readers for the exports of chat and mail programs: WhatsApp, Telegram Desktop and mbox.
 
-A reader walks through its source once and yields what it comes upon, in order: `Found`, something a user wrote, or
-`Skipped`, something that is passed over and why. Both say where it stands, as `file:line` (or `file:message 7` where
-lines mean nothing). Whoever reads on decides what counts as a message (`fedgram.text.importers`), so that no reader
-drops anything silently. Text is never shown: it is left out of every `repr` and of every error.
+A reader goes through its source once and yields each entry in order: `Found` for text that a user wrote, or `Skipped`
+for anything else, with the reason. Both give the place, as `file:line`, or as `file:message 7` where a line number does
+not help. `fedgram.text.importers` decides which entries become messages, so no reader drops anything silently. Text is
+private: no `repr` and no error shows it.
 
-What other people wrote is left out wherever it can be told apart: forwarded messages, posts in a channel's name, quoted
-mail and forwarded mail. Names of users stay as the export has them. A name in a WhatsApp export is the name in the
-address book of the phone it came from, so the exports of one folder should come from one phone.
+Text by other people is left out where it can be recognised: forwarded messages, posts in the name of a channel, and
+quoted or forwarded mail. User names stay as they are in the export. A name in a WhatsApp export comes from the address
+book of the phone that exported the chat, so all exports in one folder should come from the same phone.
 """
 
 import json
@@ -31,7 +31,7 @@ SYSTEM, MEDIA, DELETED = "system message", "media or attachment", "deleted messa
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a user wrote, as it stands in the source; either may still be empty."""
+    """Text that a user wrote, unchanged; the user and the text may still be empty."""
 
     user: str
     text: str = field(repr=False)
@@ -40,22 +40,22 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that is no message, and why."""
+    """An entry that is not a message, and the reason."""
 
     reason: str
     place: str
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a UTF-8 text file, with their line ends; only a line feed ends a line."""
+    """The numbered lines of a UTF-8 text file, including line ends; only a line feed ends a line."""
     with path.open("rb") as file:
         number = 0
         while raw := file.readline(MAX_LINE_BYTES):
             number += 1
             if len(raw) == MAX_LINE_BYTES:
-                raise InputError(path, "has a line of more than 64 MiB", line=number)
+                raise InputError(path, "has a line over 64 MiB", line=number, remedy="split the line")
             if b"\0" in raw:
-                raise InputError(path, "is not text: it holds a NUL byte", line=number, remedy="convert it to UTF-8")
+                raise InputError(path, "is not text: it contains a NUL byte", line=number, remedy="convert it to UTF-8")
             try:
                 line = raw.removeprefix(b"\xef\xbb\xbf").decode() if number == 1 else raw.decode()
             except UnicodeDecodeError:
@@ -64,7 +64,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def unreadable(path: Path) -> Skipped | None:
-    """Why a file among others is passed over as a whole, if it is: it is not text, or not in UTF-8."""
+    """Why a file of a folder is skipped as a whole, or None: it is not text, or not in UTF-8."""
     try:
         for _ in text_lines(path):
             pass
@@ -73,8 +73,8 @@ def unreadable(path: Path) -> Skipped | None:
     return None
 
 
-# WhatsApp. A message begins with a date and a time and goes on until the next one begins. WhatsApp marks what it writes
-# itself with U+200E on iOS and for attachments, and sets numbers and mentions between other marks of direction.
+# WhatsApp. A message starts with a date and a time and ends where the next one starts. WhatsApp marks its own text with
+# U+200E on iOS and for attachments, and puts numbers and mentions between other direction marks.
 
 _MARKS = "\u200e\u200f\u202a\u202b\u202c\u2066\u2067\u2068\u2069\ufeff"
 _NO_MARKS = dict.fromkeys(map(ord, _MARKS))
@@ -113,19 +113,19 @@ _EDITED = re.compile(
 
 
 def is_whatsapp_export(path: Path) -> bool:
-    """Whether the first line with anything on it begins as a message of a WhatsApp export does."""
+    """Whether the first non-blank line starts like a message of a WhatsApp export."""
     with path.open("rb") as file:
         head = file.read(1 << 12).decode(errors="replace")
     return _HEADER.match(head.lstrip("\ufeff")) is not None
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether it is a file whose name ends as those of text files do."""
+    """Whether it is a file with the suffix of a text file."""
     return path.suffix.lower() in TEXT_ENDINGS and path.is_file()
 
 
 def chat_files(source: Path) -> list[Path]:
-    """The text files of a folder and of the folders in it, or the file itself; hidden ones are left out."""
+    """The text files of a folder and of its subfolders, without hidden ones; for a file, the file itself."""
     if not source.is_dir():
         return [source]
     files = [path for pattern in ("*", "*/*") for path in source.glob(pattern)]
@@ -134,15 +134,14 @@ def chat_files(source: Path) -> list[Path]:
 
 
 def read_whatsapp(source: Path) -> Iterator[Found | Skipped]:
-    """What stands in a WhatsApp export (`.txt`), or in all those of a folder.
+    """The entries of a WhatsApp export (`.txt`), or of all exports in a folder.
 
-    Guarantees that every line belongs to the message above it or is counted; a file in which no message begins is
-    refused, one of a folder that is not UTF-8 text is counted. Of a message with an attachment the caption is kept, if
-    there is one.
+    Guarantees that every line is part of a message or counted as skipped. A file without any message is refused. In a
+    folder, a file that is not UTF-8 text is counted as skipped. For a message with an attachment, the caption is kept.
     """
     files = chat_files(source)
     if not files:
-        raise InputError(source, "holds no WhatsApp export", remedy="give a folder with .txt exports in it")
+        raise InputError(source, "contains no WhatsApp export", remedy="give a folder with .txt exports in it")
     for path in files:
         skipped = unreadable(path) if source.is_dir() else None
         yield from _read_chat(path) if skipped is None else [skipped]
@@ -162,7 +161,7 @@ def _read_chat(path: Path) -> Iterator[Found | Skipped]:
         elif line.strip(_MARKS).strip():
             yield Skipped("text before the first message", f"{path}:{number}")
     if not begun:
-        problem = "is not a WhatsApp export: no line begins with a date and a time"
+        problem = "is not a WhatsApp export: no line starts with a date and a time"
         raise InputError(path, problem, remedy="export the chat again as text")
     yield _whatsapp_message(lines, f"{path}:{begun}")
 
@@ -182,12 +181,12 @@ def _whatsapp_message(lines: list[str], place: str) -> Found | Skipped:
 
 
 def _cuts_a_quotation(name: str) -> bool:
-    """Whether the colon stands inside a quotation, as in: Ann changed the subject to "Lunch: today"."""
+    """Whether the colon is inside a quotation, as in: Ann changed the subject to "Lunch: today"."""
     return name.count('"') % 2 == 1 or name.count("“") != name.count("”") or name.count("«") != name.count("»")
 
 
 def _without_placeholders(lines: list[str]) -> tuple[str, str | None]:
-    """The message without what WhatsApp put there for a medium, and what that was.
+    """The message without WhatsApp's placeholders for media, and what they stood for.
 
     A placeholder is the whole first line, or follows U+200E at the end of a line.
     """
@@ -214,10 +213,10 @@ def _without_placeholders(lines: list[str]) -> tuple[str, str | None]:
 
 
 def read_telegram(source: Path) -> Iterator[Found | Skipped]:
-    """What stands in `result.json` of Telegram Desktop, or of the folder that holds it; it is read as a whole."""
+    """The entries of Telegram Desktop's `result.json`, or of the folder that contains it; read as a whole."""
     path = source / "result.json" if source.is_dir() else source
     if not path.is_file():
-        raise InputError(source, "holds no result.json", remedy="export the chat from Telegram Desktop as JSON")
+        raise InputError(source, "contains no result.json", remedy="export the chat from Telegram Desktop as JSON")
     for number, message in enumerate(_telegram_messages(path), 1):
         yield _telegram_message(message, f"{path}:message {number}")
 
@@ -230,14 +229,14 @@ def _telegram_messages(path: Path) -> Iterator[Any]:
     except json.JSONDecodeError as error:
         raise InputError(path, "is not JSON", line=error.lineno, remedy="export it again as JSON") from None
     except (ValueError, RecursionError):
-        raise InputError(path, "is not JSON that can be read", remedy="export it again as JSON") from None
+        raise InputError(path, "is not readable as JSON", remedy="export it again as JSON") from None
     chats: list[Any] = [export]
     if isinstance(export, dict) and "messages" not in export:
         groups = [export.get("chats"), export.get("left_chats")]
         chats = [chat for group in groups if isinstance(group, dict) for chat in _list(group.get("list"))]
     found = [chat["messages"] for chat in chats if isinstance(chat, dict) and isinstance(chat.get("messages"), list)]
     if not found:
-        remedy = "export the chat from Telegram Desktop as JSON, or write one JSON object a line (jsonl)"
+        remedy = "export the chat from Telegram Desktop as JSON, or write one JSON object per line (jsonl)"
         raise InputError(path, "is not an export of Telegram Desktop: it has no list of messages", remedy=remedy)
     return (message for messages in found for message in messages)
 
@@ -256,7 +255,7 @@ def _telegram_message(message: Any, place: str) -> Found | Skipped:
     identity, name = message.get("from_id"), message.get("from")
     user = identity if identity is not None else name
     if isinstance(user, bool) or not isinstance(user, str | int | None):
-        return Skipped("the user is neither a name nor a whole number", place)
+        return Skipped("the user is neither a string nor an integer", place)
     if isinstance(identity, str) and identity.startswith(("channel", "chat")):
         return Skipped("posted in the name of a channel", place)
     parts = message.get("text")
@@ -268,8 +267,8 @@ def _telegram_message(message: Any, place: str) -> Found | Skipped:
     return Found("" if user is None else str(user), "".join(strings), place)
 
 
-# Mail. What the writer did not type is cut away: quotations, the line that introduces them, signatures, and everything
-# below the header of a mail that was answered or forwarded without quotation marks.
+# Mail. Text that the sender did not type is removed: quotations, the line that introduces them, signatures, and
+# everything below the header of a mail that was answered or forwarded without quotation marks.
 
 _INTRODUCTION = re.compile(
     r"\s*(?:On\b.*\bwrote|Em\b.*\bescreveu|El\b.*\bescribió|Le\b.*\ba écrit|Il\b.*\bha scritto|Am\b.*\bschrieb\b.*)"
@@ -285,10 +284,10 @@ _BELOW_IS_ANOTHERS = re.compile(
 
 
 def read_mbox(source: Path) -> Iterator[Found | Skipped]:
-    """The mails of an mbox file; the user is the sender's address in small letters."""
+    """The mails of an mbox file; the user is the sender's address in lower case."""
     with source.open("rb") as file:
         if not file.readline(1 << 12).startswith(b"From "):
-            problem = 'is not an mbox file: it does not begin with "From "'
+            problem = 'is not an mbox file: it does not start with "From "'
             raise InputError(source, problem, line=1, remedy="export the mailbox as mbox")
     with closing(mailbox.mbox(source, create=False)) as box:
         for number, mail in enumerate(box, 1):
@@ -313,14 +312,14 @@ def _mail(mail: Mail, place: str) -> Found | Skipped:
 
 
 def _senders(mail: Mail) -> set[str]:
-    """Addresses of From; `ann at example.org`, as mailing list archives write it, is one too."""
+    """The addresses in the From lines, also as mailing list archives write them: `ann at example.org`."""
     lines = [str(line) for line in mail.get_all("From", [])]
     lines = [line if "@" in line else re.sub(r"^\s*(\S+) at (\S+)", r"\1@\2", line) for line in lines]
     return {address.lower() for _, address in getaddresses(lines) if "@" in address}
 
 
 def _plain_part(mail: Mail) -> Mail | None:
-    """The first text/plain part that is no attachment, not looked for inside mails that are enclosed."""
+    """The first text/plain part that is not an attachment; enclosed mails are not searched."""
     if mail.get_content_maintype() == "multipart":
         parts = (_plain_part(part) for part in _list(mail.get_payload()))
         return next((part for part in parts if part is not None), None)
@@ -329,7 +328,7 @@ def _plain_part(mail: Mail) -> Mail | None:
 
 
 def _own_words(text: str) -> str:
-    """The text without quotations, what introduces them, and what follows a signature mark or another's header."""
+    """The text without quotations and their introductions, up to a signature mark or another mail's header."""
     lines = text.replace("\r\n", "\n").split("\n")
     kept: list[str] = []
     for number, line in enumerate(lines):

@@ -1,14 +1,14 @@
-"""Reading a corpus: UTF-8 text, one sentence a line, words separated by blanks.
+"""Reading a corpus: UTF-8 text, one sentence per line, words separated by white space.
 
-Blank lines are passed over. Files ending in `.gz` are unpacked; `-` is standard input. The sentence marks `<s>` and
-`</s>` are added by whoever counts, so a corpus that already has them is refused; `<unk>` in a text means `<unk>`.
+Blank lines are skipped. Files ending in `.gz` are decompressed; `-` is standard input. Counting adds the sentence marks
+`<s>` and `</s>`, so a corpus that already has them is refused. The word `<unk>` in a text is the unknown word.
 """
 
 import gzip
 import io
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +29,14 @@ _DONE, _GROW, _MARKED = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """Sentences as ids of the vocabulary, without sentence marks."""
+    """Sentences as word ids of the vocabulary, without sentence marks."""
 
     sentences: Ragged
     vocabulary: Vocabulary
 
     @property
     def words(self) -> int:
-        """Number of tokens, sentence ends not counted."""
+        """Number of tokens, without sentence ends."""
         return len(self.sentences.values)
 
 
@@ -44,21 +44,38 @@ def read_corpus(
     paths: Sequence[str | Path],
     vocabulary: Vocabulary | None = None,
     *,
-    on_bytes: Callable[[int], None] | None = None,
+    on_bytes: Callable[[int], object] | None = None,
 ) -> Corpus:
     """Read all files as one corpus.
 
-    With a vocabulary, every other word becomes `<unk>`. Without one, the vocabulary is every word of the corpus, most
-    frequent first and alphabetical among equals. `on_bytes` is told the bytes read since the last call.
+    With a vocabulary, every word outside it becomes `<unk>`. Without one, the vocabulary is all words of the corpus,
+    most frequent first; equally frequent words are in alphabetical order. `on_bytes` is a progress callback: it gets
+    the number of bytes read since its last call.
     """
     table = WordTable.of(vocabulary.words if vocabulary else SPECIAL)
     parts = [part for path in paths for part in _read_file(path, table, vocabulary is None, on_bytes)]
     sentences = Ragged.concatenate(parts)
     if len(sentences) == 0:
-        raise InputError(" ".join(map(str, paths)), "holds no sentences", remedy="write one sentence a line")
+        raise InputError(" ".join(map(str, paths)), "contains no sentences", remedy="write one sentence per line")
     if vocabulary is not None:
         return Corpus(sentences, vocabulary)
     return _by_frequency(sentences, table.words())
+
+
+def corpus_of(sentences: Iterable[str], vocabulary: Vocabulary | None = None) -> Corpus:
+    """A corpus of sentences in memory; see `read_corpus` for its vocabulary."""
+    ids = dict(vocabulary.index) if vocabulary else {word: number for number, word in enumerate(SPECIAL)}
+    tokens: list[int] = []
+    offsets = [0]
+    for sentence in sentences:
+        for word in sentence.split():
+            if ids.get(word) in (BOS, EOS):
+                problem = "contains <s> or </s>, which counting adds to each sentence"
+                raise InputError("text", problem, line=len(offsets), remedy="remove them")
+            tokens.append(ids.get(word, UNK) if vocabulary else ids.setdefault(word, len(ids)))
+        offsets.append(len(tokens))
+    rows = Ragged(np.array(tokens, np.int32), np.array(offsets, np.int64))
+    return Corpus(rows, vocabulary) if vocabulary is not None else _by_frequency(rows, list(ids))
 
 
 def _by_frequency(sentences: Ragged, words: list[str]) -> Corpus:
@@ -71,7 +88,7 @@ def _by_frequency(sentences: Ragged, words: list[str]) -> Corpus:
 
 
 def _read_file(
-    path: str | Path, table: WordTable, grow: bool, on_bytes: Callable[[int], None] | None
+    path: str | Path, table: WordTable, grow: bool, on_bytes: Callable[[int], object] | None
 ) -> Iterator[Ragged]:
     line = 1
     with open_text(path) as file:
@@ -84,7 +101,7 @@ def _read_file(
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[BinaryIO]:
-    """The bytes of a text file, unpacked if its name ends in `.gz`; `-` is standard input."""
+    """Open the bytes of a text file, decompressed if its name ends in `.gz`; `-` is standard input."""
     if str(path) == "-":
         yield sys.stdin.buffer
         return
@@ -96,11 +113,11 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 yield io.BufferedReader(unpacked)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(path, f"is not a whole gzip file ({error})") from None
+            raise InputError(path, f"is not a complete gzip file ({error})") from None
 
 
 def whole_lines(file: BinaryIO, path: str | Path) -> Iterator[ByteArray]:
-    """The file in chunks that end with a line, checked to be UTF-8 text without NUL bytes."""
+    """The file in chunks of whole lines, checked to be UTF-8 text without NUL bytes."""
     rest, first, line = b"", True, 1
     while data := file.read(CHUNK_BYTES):
         data, first = (data.removeprefix(b"\xef\xbb\xbf") if first else data), False
@@ -108,7 +125,7 @@ def whole_lines(file: BinaryIO, path: str | Path) -> Iterator[ByteArray]:
         if not cut:
             rest += data
             if len(rest) > MAX_LINE_BYTES:
-                raise InputError(path, "a line of more than 64 MiB", line=line, remedy="write one sentence a line")
+                raise InputError(path, "has a line over 64 MiB", line=line, remedy="write one sentence per line")
             continue
         chunk, rest = rest + data[:cut], data[cut:]
         yield checked_text(chunk, path, line)
@@ -118,14 +135,14 @@ def whole_lines(file: BinaryIO, path: str | Path) -> Iterator[ByteArray]:
 
 
 def checked_text(chunk: bytes, path: str | Path, first_line: int) -> ByteArray:
-    """The bytes as an array, if they are UTF-8 text without NUL bytes."""
+    """The bytes as an array. Bytes that are not UTF-8 text, and NUL bytes, are refused."""
     try:
         chunk.decode()
     except UnicodeDecodeError as error:
         line = first_line + chunk.count(b"\n", 0, error.start)
         raise InputError(path, "is not UTF-8 text", line=line, remedy="convert it to UTF-8") from None
     if (nul := chunk.find(b"\0")) >= 0:
-        raise InputError(path, "is not text: it holds a NUL byte", line=first_line + chunk.count(b"\n", 0, nul))
+        raise InputError(path, "is not text: it contains a NUL byte", line=first_line + chunk.count(b"\n", 0, nul))
     return np.frombuffer(chunk, np.uint8)
 
 
@@ -142,7 +159,7 @@ def _tokenize_chunk(chunk: ByteArray, table: WordTable, grow: bool, path: str | 
             return Ragged(ids[:tokens].copy(), offsets[: sentences + 1].copy())
         if status == _MARKED:
             line = first_line + int(np.count_nonzero(chunk[:position] == ord("\n")))
-            problem = "the sentence marks <s> and </s> are added when counting and may not stand in the text"
+            problem = "contains <s> or </s>, which counting adds to each sentence"
             raise InputError(path, problem, line=line, remedy="remove them")
         table.make_room(len(chunk))
 
@@ -152,7 +169,7 @@ def _tokenize(
     text: ByteArray, position: int, tokens: int, sentences: int, ids: IntArray, offsets: LongArray, grow: bool,
     blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray, count: int,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """Look up every word from `position` on; stop early where the table must grow or a sentence mark stands."""
+    """Look up every word from `position` on; stop early if the table must grow or at a sentence mark."""
     end = len(text)
     while position < end:
         c = text[position]

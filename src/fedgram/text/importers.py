@@ -1,21 +1,21 @@
-"""Turning people's text collections into messages by user.
+"""Importers: from collections of people's text to messages by user.
 
-A message is one raw text as somebody typed it, with the name of that user as the source has it. `read_messages` hands
-out the messages one by one while it fills an `ImportReport`; only Telegram's `result.json` is read as a whole.
+A message is one raw text as its user typed it, with the user's name as the source has it. `read_messages` yields the
+messages one by one while it fills an `ImportReport`; only Telegram's `result.json` is read as a whole.
 
-- `folder`: a text file per user, or a folder of text files per user; a line is a message, blank lines are passed over.
-  A file that is not UTF-8 text is skipped as a whole.
-- `jsonl`: a JSON object a line, with a user and a text field. The first object that has both decides which they are.
+- `folder`: one text file per user, or one folder of text files per user; a line is a message, and blank lines are
+  skipped. A file that is not UTF-8 text is skipped as a whole.
+- `jsonl`: one JSON object per line, with a user and a text field. The first object with both fields sets their names.
 - `csv`: a header row with a user and a text column; commas, semicolons or tabs; quoted fields may span lines.
 - `parquet`: a user and a text column, read in batches.
 - `whatsapp`, `telegram`, `mbox`: see `fedgram.text.chat_exports`.
 
 Guarantees:
 
-- Two users are never mixed. A row without a user is skipped, not given to an anonymous one. Two user names that differ
-  only in outer blanks or in Unicode form are refused, as is a chat of several users among files of one user each, and a
-  CSV file whose quotes do not close, since then nobody can say where a row begins.
-- Nothing is dropped silently: whatever is no message is counted by reason, with the place of the first one.
+- Users are never mixed. A row without a user is skipped; there is no anonymous user. Refused are: two user names that
+  differ only in surrounding spaces or Unicode form, a chat of several users in a folder with one file per user, and a
+  CSV file with an unclosed quote, because its rows cannot be separated.
+- Nothing is dropped silently: entries that are not messages are counted by reason, with the place of the first one.
 - No text appears in a `repr`, a report or an error.
 """
 
@@ -68,9 +68,10 @@ class Message:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import came upon; it grows while the messages are read.
+    """Counts of an import; it grows while the messages are read.
 
-    `skipped` counts by reason, `first_places` has the place of the first one, `names` the users by normal form.
+    `skipped` has the number of skipped entries by reason, `first_places` the place of the first one, and `names` the
+    users by normalised name.
     """
 
     format: str
@@ -81,7 +82,7 @@ class ImportReport:
 
     @property
     def users(self) -> int:
-        """Number of users who have a message."""
+        """Number of users who have at least one message."""
         return len(self.names)
 
     def summary(self) -> str:
@@ -99,39 +100,39 @@ class ImportReport:
 
     def _enter_user(self, user: str, place: str) -> None:
         if self.names.setdefault(_normal_form(user), user) != user:
-            problem = "two user names differ only in outer blanks or Unicode form"
-            raise InputError(place, problem, remedy="write every user's name in one way")
+            problem = "two user names differ only in surrounding spaces or Unicode form"
+            raise InputError(place, problem, remedy="spell each user's name in one way")
 
 
 def read_messages(
     source: Path, *, format: str = "auto", user_field: str | None = None, text_field: str | None = None
 ) -> tuple[Iterator[Message], ImportReport]:
-    """The messages of a source and the report that is filled while they are read.
+    """The messages of a source, and the report that is filled while they are read.
 
-    A source of the wrong kind is refused at once; a content that cannot be accepted, and a source without a single
-    message, when reading comes upon it.
+    A source of the wrong kind is refused at once. Invalid content, and a source without any message, are refused while
+    reading.
 
     Args:
         source: A file, or a folder where the format allows one.
-        format: One of `FORMATS`, or `auto` to have it told from the source.
-        user_field: The field with the user in jsonl, csv and parquet; one of `USER_FIELDS` if not given.
-        text_field: The field with the text; one of `TEXT_FIELDS` if not given.
+        format: One of `FORMATS`, or `auto` to detect it.
+        user_field: The field with the user in jsonl, csv and parquet; by default one of `USER_FIELDS`.
+        text_field: The field with the text; by default one of `TEXT_FIELDS`.
     """
     chosen = detect_format(source) if format == "auto" else format
     _check_source(source, chosen)
     report = ImportReport(chosen)
     if chosen in _READERS:
         if user_field is not None or text_field is not None:
-            remedy = "leave the names of fields out"
-            raise InputError(source, f"fields cannot be named for the format {chosen}", remedy=remedy)
+            remedy = "omit --user-field and --text-field"
+            raise InputError(source, f"the format {chosen} has no named fields", remedy=remedy)
         return _messages(_READERS[chosen](source), source, report), report
     if user_field is not None and user_field == text_field:
-        raise InputError(source, "the user and the text cannot be the same field", remedy="name two fields")
+        raise InputError(source, "the user and the text are in the same field", remedy="name two fields")
     return _messages(_FIELD_READERS[chosen](source, user_field, text_field), source, report), report
 
 
 def detect_format(source: Path) -> str:
-    """The format of a source, told from its name and how its content begins."""
+    """Detect the format of a source from its name and the start of its content."""
     _check_exists(source)
     if source.is_dir():
         if (source / "result.json").is_file():
@@ -145,8 +146,7 @@ def detect_format(source: Path) -> str:
         return "whatsapp"
     if ending in TEXT_ENDINGS:
         problem = "is neither a WhatsApp export nor a folder"
-        remedy = "one file holds one user's text; give a folder with a file per user"
-        raise InputError(source, problem, remedy=remedy)
+        raise InputError(source, problem, remedy="give a folder with one text file per user")
     return _format_of_content(source)
 
 
@@ -154,7 +154,7 @@ def _format_of_content(source: Path) -> str:
     with source.open("rb") as file:
         head = file.read(1 << 16)
     if head.startswith((b"PK\x03\x04", b"\x1f\x8b")):
-        raise InputError(source, "is a packed file", remedy="unpack it first")
+        raise InputError(source, "is a compressed file", remedy="decompress it first")
     if head.startswith(b"PAR1"):
         return "parquet"
     if re.match(rb"From \S+ .*\d\d:\d\d", head):
@@ -162,27 +162,26 @@ def _format_of_content(source: Path) -> str:
     if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
         value = _parse_json(head.removeprefix(b"\xef\xbb\xbf").lstrip().split(b"\n")[0])
         return "jsonl" if isinstance(value, dict) and not value.keys() & {"messages", "chats"} else "telegram"
-    raise InputError(source, "its format cannot be told", remedy=f"name it with --format: {', '.join(FORMATS)}")
+    raise InputError(source, "unrecognised format", remedy=f"set --format to one of {', '.join(FORMATS)}")
 
 
 def _check_exists(source: Path) -> None:
     if not source.exists():
-        raise InputError(source, "there is no such file or folder")
+        raise InputError(source, "no such file or folder")
 
 
 def _check_source(source: Path, format: str) -> None:
     if format not in FORMATS:
-        raise InputError(source, f'there is no format "{format}"', remedy=f"name one of {', '.join(FORMATS)}")
+        raise InputError(source, f'unknown format "{format}"', remedy=f"choose one of {', '.join(FORMATS)}")
     _check_exists(source)
     if format == "folder" and not source.is_dir():
-        remedy = "one file holds one user's text; give a folder with a file per user"
-        raise InputError(source, "is not a folder", remedy=remedy)
+        raise InputError(source, "is not a folder", remedy="give a folder with one text file per user")
     if source.is_dir() and format not in ("folder", "whatsapp", "telegram"):
-        raise InputError(source, f"is a folder, and {format} is read from a file", remedy="give one file")
+        raise InputError(source, f"is a folder; the format {format} is read from a file", remedy="give one file")
 
 
 def _messages(items: Iterable[Found | Skipped], source: Path, report: ImportReport) -> Iterator[Message]:
-    """The messages among what a reader yields, everything counted in the report."""
+    """The messages among the entries of a reader; all entries are counted in the report."""
     known: set[str] = set()
     for item in items:
         if isinstance(item, Found) and (reason := _objection(item)):
@@ -197,8 +196,8 @@ def _messages(items: Iterable[Found | Skipped], source: Path, report: ImportRepo
         yield Message(item.user, item.text)
     if report.messages == 0:
         counts = ", ".join(f"{reason} {count}" for reason, count in report.skipped.items())
-        problem = f"holds no messages as {report.format}" + (f" (skipped: {counts})" if counts else "")
-        raise InputError(source, problem, remedy="check its format and the names of its fields")
+        problem = f"contains no messages in the format {report.format}" + (f" (skipped: {counts})" if counts else "")
+        raise InputError(source, problem, remedy="check the format and the field names")
 
 
 def _objection(found: Found) -> str | None:
@@ -219,7 +218,7 @@ def _normal_form(name: str) -> str:
 
 
 def _users_of(folder: Path) -> list[tuple[str, list[Path]]]:
-    """Every visible entry of the folder as a user with files; whatever is no text file is among them."""
+    """The users of a folder with their files, which need not be text files; hidden entries are left out."""
     users = []
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):
@@ -240,8 +239,8 @@ def _read_folder(source: Path) -> Iterator[Found | Skipped]:
             continue
         entry = texts[0] if texts[0].parent == source else texts[0].parent
         if (other := first.setdefault(_normal_form(user), entry)) != entry:
-            problem = f'"{entry.name}" and "{other.name}" would be the same user'
-            raise InputError(source, problem, remedy="rename one, or put a user's files into one folder")
+            problem = f'"{entry.name}" and "{other.name}" name the same user'
+            raise InputError(source, problem, remedy="rename one, or put both into one folder")
     for user, files in users:
         for file in files:
             if is_text_file(file):
@@ -252,8 +251,8 @@ def _read_folder(source: Path) -> Iterator[Found | Skipped]:
 
 def _read_text(user: str, path: Path) -> Iterator[Found | Skipped]:
     if is_whatsapp_export(path):
-        problem = "is a WhatsApp chat, which holds the text of several users"
-        raise InputError(path, problem, remedy="read it as whatsapp, apart from the files of one user each")
+        problem = "is a WhatsApp chat, which has the text of several users"
+        raise InputError(path, problem, remedy="move it, and import it with the format whatsapp")
     if skipped := unreadable(path):
         yield skipped
         return
@@ -275,22 +274,22 @@ def _required_field(path: Path, names: Sequence[str], kind: str, wanted: str | N
     found = _find_field(names, wanted, known)
     if found is None:
         what = f'column "{wanted}"' if wanted is not None else f"{kind} column"
-        raise InputError(path, f"has no {what}", remedy=f"name it with --{kind}-field, or call it {' or '.join(known)}")
+        raise InputError(path, f"has no {what}", remedy=f"set --{kind}-field, or name the column {' or '.join(known)}")
     if names.count(found) > 1:
-        raise InputError(path, f"has two {kind} columns of the same name", remedy="rename one")
+        raise InputError(path, f"has two {kind} columns with the same name", remedy="rename one")
     return found
 
 
 def _row(user: object, text: object, place: str) -> Found | Skipped:
     if isinstance(user, bool) or not isinstance(user, str | int | None):
-        return Skipped("the user is neither a name nor a whole number", place)
+        return Skipped("the user is neither a string nor an integer", place)
     if not isinstance(text, str | None):
         return Skipped("the text is not a string", place)
     return Found("" if user is None else str(user), text or "", place)
 
 
 def _parse_json(line: str | bytes) -> Any:
-    """The JSON value; `_NOT_JSON` stands for an exception, which would carry the text."""
+    """The JSON value, or `_NOT_JSON`; an exception would contain the text, so none is raised."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -329,7 +328,7 @@ def _read_csv(path: Path, user_field: str | None, text_field: str | None) -> Ite
         try:
             row = next(reader, None)
         except csv.Error:
-            problem = "the quotes of a field do not close, or it is longer than 128 KiB"
+            problem = "a quoted field is not closed or is longer than 128 KiB"
             raise InputError(path, problem, line=begun, remedy="double the quotes inside quoted fields") from None
         if row is None:
             return
@@ -341,7 +340,7 @@ def _read_csv(path: Path, user_field: str | None, text_field: str | None) -> Ite
 
 
 def _header(line: str, user_field: str | None, text_field: str | None) -> tuple[str, list[str]]:
-    """The delimiter under which the header has both fields, else the one that gives most columns; and the columns."""
+    """The delimiter for which the header has both fields, or else the most columns; and the column names."""
     candidates = []
     for delimiter in (",", ";", "\t"):
         try:
@@ -374,16 +373,16 @@ def _read_parquet(path: Path, user_field: str | None, text_field: str | None) ->
         except UnicodeDecodeError:
             raise InputError(path, f"is not UTF-8 text after row {number}", remedy="convert it to UTF-8") from None
         except (pyarrow.ArrowException, OSError):
-            raise InputError(path, "is not a whole parquet file", remedy="write it again") from None
+            raise InputError(path, "is not a complete parquet file", remedy="write it again") from None
 
 
 def _check_types(path: Path, user_type: Any, text_type: Any) -> None:
-    """Refuse types that cannot name a user exactly: as fractional numbers, two long numbers may become one."""
+    """Refuse types that cannot name a user exactly: as floating-point numbers, two long integers may become equal."""
     user, text = (str(kind.value_type) if hasattr(kind, "index_type") else str(kind) for kind in (user_type, text_type))
     if not re.fullmatch(r"(large_)?string(_view)?|u?int\d+", user):
-        raise InputError(path, f"its user column is of type {user}", remedy="make it strings or whole numbers")
+        raise InputError(path, f"the user column has the type {user}", remedy="convert it to strings or integers")
     if not re.fullmatch(r"(large_)?string(_view)?", text):
-        raise InputError(path, f"its text column is of type {text}", remedy="make it strings")
+        raise InputError(path, f"the text column has the type {text}", remedy="convert it to strings")
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Found | Skipped]]] = {

@@ -1,8 +1,8 @@
-"""One way to turn what people type into sentences of words, the same on devices and on the server.
+"""Splits typed text into sentences of words, in the same way on devices and on the server.
 
-Text is brought to Unicode NFC; a word begins with a letter, may go on with digits (gr8), and may have apostrophes and
-hyphens inside it; addresses, handles and what begins with a digit become placeholders; everything else separates
-words. A sentence ends at a line end or at `.`, `!`, `?` or `…` before a blank, except behind an initial or a common
+Text is converted to Unicode NFC. A word starts with a letter, may contain digits (gr8), and may have apostrophes and
+hyphens inside. Addresses, handles and tokens that start with a digit become placeholders. Everything else separates
+words. A sentence ends at a line end or at `.`, `!`, `?` or `…` before white space, except after an initial or a common
 abbreviation. Capitals are kept; `uncase` is the paper's u(y).
 """
 
@@ -55,10 +55,21 @@ def _is_abbreviation(word: str) -> bool:
 
 
 def uncase(word: str) -> str:
-    """u(y): the word in lower case, in Unicode NFC; one that would turn into a special word, such as `<UNK>`, stays.
+    """u(y): the word in lower case and Unicode NFC; `<UNK>` and others that would become special words are unchanged.
 
     >>> uncase("ÉRICA"), uncase("<UNK>")
     ('érica', '<UNK>')
     """
     lower = unicodedata.normalize("NFC", word.lower())
     return word if lower in SPECIAL else lower
+
+
+def last_sentence(text: str) -> list[str]:
+    """The words of the sentence that is being typed; none if the text ends with a finished sentence.
+
+    >>> last_sentence("Hi there! See you")
+    ['See', 'you']
+    """
+    sentences = normalize(text)
+    ended = not text.strip() or text.rstrip()[-1] in ".!?…" or text.endswith("\n")
+    return [] if ended or not sentences else sentences[-1]

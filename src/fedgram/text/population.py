@@ -4,9 +4,9 @@ A `Population` holds every client's sentences as ids of one list of cased words:
 `token[first_token[s]:first_token[s+1]]`, and client c has the sentences `first_sentence[c]:first_sentence[c+1]`. Any
 client is reached in O(1). Clients come in the order of their ids, and each belongs to one split: train, dev or test.
 
-Two files hold a population. `.parquet` has a message a row, as people can read it: `user_id`, `text`, and if known
-`seq` and `split`; its text is normalised when it is opened. `.arrow` has a client a row, already normalised, and is
-mapped into memory, so that it is only looked through once when it is opened, and many clients fit.
+Two files hold a population. `.parquet` has one message per row, as people can read it: `user_id`, `text`, and if known
+`seq` and `split`; its text is normalised when it is opened. `.arrow` has one client per row, already normalised, and is
+mapped into memory, so that large populations fit.
 """
 
 import hashlib
@@ -51,6 +51,7 @@ class Population:
     first_token: LongArray
     token: IntArray
     words: tuple[str, ...]
+    path: Path | None = None  # of the .arrow file that the arrays are mapped from
 
     def __post_init__(self) -> None:
         fits = len(self.split) == len(self.client_ids) == len(self.first_sentence) - 1
@@ -67,11 +68,44 @@ class Population:
         for array in (self.split, self.first_sentence, self.first_token, self.token):
             frozen(array)
 
+    @classmethod
+    def open(cls, path: "str | Path") -> "Population":
+        """Open a `.parquet` or `.arrow` population."""
+        return open_population(path)
+
+    @classmethod
+    def from_messages(cls, messages: Iterable[tuple[str, str] | tuple[str, str, str | None]]) -> "Population":
+        """A population from (user, text) or (user, text, split) in any order.
+
+        Users without a split get one by a hash of their name: 80 % train, 10 % dev, 10 % test.
+        """
+        return population_from_messages((row[0], row[1], row[2] if len(row) > 2 else None) for row in messages)
+
     def __len__(self) -> int:
         return len(self.client_ids)
 
     def __repr__(self) -> str:
-        return f"Population({len(self)} clients, {len(self.first_token) - 1} sentences, {len(self.token)} words)"
+        users = ", ".join(f"{len(self.clients(split)):,} {split}" for split in SPLITS)
+        return f"Population({users} users; {len(self.first_token) - 1:,} sentences, {len(self.token):,} words)"
+
+    @property
+    def train(self) -> "Users":
+        """The users to train on."""
+        return self.users("train")
+
+    @property
+    def dev(self) -> "Users":
+        """The users to tune on."""
+        return self.users("dev")
+
+    @property
+    def test(self) -> "Users":
+        """The users for the final figures."""
+        return self.users("test")
+
+    def users(self, split: str | None = None) -> "Users":
+        """The users of a split; all users if none is given."""
+        return Users(self, self.clients(split))
 
     def clients(self, split: str | None = None) -> LongArray:
         """The numbers of the clients of a split, in the order of their ids; of all clients if none is given."""
@@ -99,6 +133,24 @@ class Population:
         """For each of the population's words its id in the vocabulary, `<unk>` for none; uncased unless told."""
         known = vocabulary.index
         return np.array([known.get(w if cased else uncase(w), UNK) for w in self.words], np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Users:
+    """Some users of a population, by their numbers."""
+
+    population: Population
+    clients: LongArray
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __repr__(self) -> str:
+        return f"Users({len(self):,} of {len(self.population):,})"
+
+    def first(self, count: int) -> "Users":
+        """The first users, at most `count`."""
+        return Users(self.population, self.clients[:count])
 
 
 def split_of(client_id: str) -> str:
@@ -133,7 +185,7 @@ class _Builder:
             number = self.client[client] = len(self.client)
             self.splits.append(split or split_of(client))
         elif split is not None and self.splits[number] != split:
-            raise FedgramError("a user stands in two splits; every user must be in exactly one")
+            raise FedgramError("a user is in two splits; put every user in exactly one")
         tokens, lengths, owners = self._pending
         for sentence in normalize(text):
             tokens.extend([self.word.setdefault(w, len(self.word)) for w in sentence])
@@ -267,7 +319,7 @@ def write_messages(
 
 
 def write_population(path: str | Path, population: Population) -> None:
-    """Write a population as `.arrow`: a client a row, normalised, to be mapped into memory."""
+    """Write a population as `.arrow`: one client per row, normalised, to be mapped into memory."""
     pa = _pyarrow()
     p = population
     tokens = pa.LargeListArray.from_arrays(pa.array(p.first_token), pa.array(p.token))
@@ -299,6 +351,7 @@ def _open_arrow(path: str | Path) -> Population:
             sentences.values.offsets.to_numpy(),
             tokens.to_numpy(),
             tuple(filter(None, metadata[b"words"].decode().split("\n"))),
+            Path(path).absolute(),
         )
     except (pa.ArrowException, OSError, LookupError, AttributeError, TypeError, ValueError, InvariantError):
         raise InputError(path, "is not a whole population file", remedy="write it again") from None

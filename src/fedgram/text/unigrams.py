@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedgram.core.arrays import FloatArray, frozen
 from fedgram.core.errors import InputError, InvariantError
-from fedgram.core.storage import Artefact, read_artefact, write_artefact
+from fedgram.core.storage import Artefact, limit_from_json, limit_to_json, read_artefact, write_artefact
 from fedgram.text.vocabulary import SPECIAL, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 
 KIND, VERSION = "unigrams", 1
@@ -57,8 +57,7 @@ class UnigramCounts:
 
 def write_unigrams(path: str | Path, counts: UnigramCounts) -> str:
     """Write federated counts as an artefact; returns its digest."""
-    clip = None if math.isinf(counts.clip) else counts.clip
-    fields = {"clients": counts.clients, "rounds": counts.rounds, "clip": clip}
+    fields = {"clients": counts.clients, "rounds": counts.rounds, "clip": limit_to_json(counts.clip)}
     arrays: dict[str, NDArray[Any]] = {"words": vocabulary_to_bytes(counts.vocabulary), "weight": counts.weight}
     return write_artefact(path, Artefact(KIND, VERSION, fields, arrays))
 
@@ -68,7 +67,7 @@ def read_unigram_counts(path: str | Path) -> UnigramCounts:
     artefact = read_artefact(path, kind=KIND, version=VERSION)
     try:
         arrays, fields = artefact.arrays, artefact.fields
-        clip = math.inf if fields["clip"] is None else float(fields["clip"])
+        clip = float(limit_from_json(fields["clip"]))
         vocabulary = vocabulary_from_bytes(arrays["words"])
         if arrays["weight"].ndim != 1 or arrays["words"].dtype != np.uint8:
             raise InvariantError("an array has another shape or type")

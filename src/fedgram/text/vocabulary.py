@@ -1,4 +1,4 @@
-"""The words a model knows, and their ids.
+"""The words of a model and their ids.
 
 Ids are dense. Three are fixed: `<unk>` is 0, `<s>` is 1, `</s>` is 2. The backoff label φ and ε are not words and have
 no ids. Two artefacts may be combined only if the digests of their vocabularies match.
@@ -22,7 +22,7 @@ SPECIAL = ("<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """An ordered set of words; build it with `Vocabulary.of` from ordinary words alone.
+    """An ordered set of words. Build it with `Vocabulary.of`, which adds the special words.
 
     >>> v = Vocabulary.of(["new", "york"])
     >>> len(v), v["york"], v["paris"], v.words[3]
@@ -40,13 +40,13 @@ class Vocabulary:
         if len(index) != len(self.words):
             raise InvariantError("Vocabulary: a word occurs twice")
         if any(not word or word.split() != [word] for word in self.words):
-            raise InvariantError("Vocabulary: a word is empty or has a blank in it")
+            raise InvariantError("Vocabulary: a word is empty or contains white space")
         object.__setattr__(self, "index", index)
         object.__setattr__(self, "digest", hashlib.sha256("\n".join(self.words).encode()).hexdigest())
 
     @classmethod
     def of(cls, words: Iterable[str]) -> "Vocabulary":
-        """The special words followed by these, each once; special words among them are passed over."""
+        """The special words followed by these words; duplicates and special words among them are skipped."""
         return cls(tuple(dict.fromkeys([*SPECIAL, *words])))
 
     def __len__(self) -> int:
@@ -62,11 +62,11 @@ class Vocabulary:
         return f"Vocabulary({len(self)} words, {self.digest[:8]})"
 
     def encode(self, words: Sequence[str]) -> list[int]:
-        """Ids of the words, `<unk>` for those not known."""
+        """The ids of the words; `<unk>` for words that are not in the vocabulary."""
         return [self[word] for word in words]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """Words of the ids."""
+        """The words of the ids."""
         return [self.words[i] for i in ids]
 
 
@@ -81,24 +81,24 @@ def vocabulary_from_bytes(data: NDArray[Any]) -> Vocabulary:
 
 
 def read_vocabulary(path: str | Path) -> Vocabulary:
-    """A vocabulary file: UTF-8, one word a line; blank lines are passed over.
+    """Read a vocabulary file: UTF-8, one word per line; blank lines are skipped.
 
-    Words keep the order of the file. A line with a space or a tab inside, or a word given twice, is refused.
+    Words keep the order of the file. A line with a space or a tab inside a word, and a duplicate word, are refused.
     """
     seen: dict[str, int] = {}
     try:
         text = Path(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(path, f"is not UTF-8 text (byte {error.start})") from None
+        raise InputError(path, f"is not UTF-8 text (byte {error.start})", remedy="convert it to UTF-8") from None
     for number, line in enumerate(text.split("\n"), 1):
         word = line.strip(" \t\r")
         if not word or word in SPECIAL:
             continue
         if any(c in word for c in " \t\0\r\v\f"):
-            raise InputError(path, "more than one word on a line", line=number, remedy="write one word a line")
+            raise InputError(path, "more than one word on a line", line=number, remedy="write one word per line")
         if word in seen:
-            raise InputError(path, f"a word occurs twice (first on line {seen[word]})", line=number)
+            raise InputError(path, f"the word of line {seen[word]} occurs again", line=number, remedy="remove it")
         seen[word] = number
     if not seen:
-        raise InputError(path, "holds no words", remedy="write one word a line")
+        raise InputError(path, "contains no words", remedy="write one word per line")
     return Vocabulary.of(seen)

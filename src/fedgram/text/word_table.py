@@ -1,7 +1,7 @@
 """A hash table from the bytes of words to dense ids, in flat arrays that kernels can read.
 
-Word i is `blob[starts[i]:starts[i+1]]`, UTF-8. `slots` is an open-addressing table of ids (−1: empty) whose size is a
-power of two at least twice the number of words; `hashes[i]` is the 64-bit FNV-1a hash of word i.
+Word i is `blob[starts[i]:starts[i+1]]`, in UTF-8. `hashes[i]` is its 64-bit FNV-1a hash. `slots` is an open-addressing
+table of ids (−1: empty); its size is a power of two and at least twice the number of words.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def hash_bytes(text: ByteArray, begin: int, end: int) -> np.uint64:
 def find_word(
     text: ByteArray, begin: int, end: int, blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray
 ) -> tuple[int, np.int64, np.uint64]:
-    """(id of the word `text[begin:end]`, or −1; the slot where it is or belongs; its hash)."""
+    """Returns (the id of the word `text[begin:end]` or −1, its slot or the free slot for it, its hash)."""
     h = hash_bytes(text, begin, end)
     mask = np.uint64(len(slots) - 1)
     slot = np.int64(h & mask)
@@ -53,7 +53,7 @@ def insert_word(
     text: ByteArray, begin: int, end: int, slot: np.int64, h: np.uint64,
     blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray, count: int,
 ) -> bool:  # fmt: skip
-    """Give the word `text[begin:end]`, which `find_word` did not find, the id `count`; False if there is no room."""
+    """Give the id `count` to the word `text[begin:end]`, which `find_word` did not find; False if there is no room."""
     offset = starts[count]
     if count >= len(hashes) or offset + (end - begin) > len(blob):
         return False
@@ -76,7 +76,7 @@ def _fill_slots(hashes: HashArray, count: int, slots: IntArray) -> None:
 
 
 class WordTable:
-    """Words in the order they were first seen; kernels may append to the arrays while there is room."""
+    """Words in the order of their first occurrence; kernels append to the arrays while there is room."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -87,7 +87,7 @@ class WordTable:
 
     @classmethod
     def of(cls, words: Iterable[str]) -> "WordTable":
-        """A table of these distinct words, ids in their order."""
+        """A table of these distinct words, with ids in this order."""
         table = cls()
         encoded = [word.encode() for word in words]
         table.count = len(encoded)
@@ -106,7 +106,7 @@ class WordTable:
         return [blob[starts[i] : starts[i + 1]].decode() for i in range(self.count)]
 
     def make_room(self, extra_bytes: int) -> None:
-        """Double the room for words, and make sure of this many more bytes in the blob."""
+        """Double the capacity for words, and make room for this many more bytes in the blob."""
         used = int(self.starts[self.count])
         if used + extra_bytes > len(self.blob):
             self.blob = np.concatenate([self.blob[:used], np.zeros(used + 2 * extra_bytes, np.uint8)])

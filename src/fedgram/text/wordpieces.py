@@ -1,14 +1,14 @@
-"""Word pieces: an inventory of word parts, and the code of every word in them.
+"""Word pieces: an inventory of subwords, and the code of each word as a sequence of pieces.
 
-The inventory is a SentencePiece unigram model (Kudo 2018) and stays an ordinary SentencePiece file. The mark `▁` stands
-at the *end* of a word, so that only the last piece of a code carries it: codes are prefix-free, a word is known to be
-complete when its last piece is read, and no piece spans two words. Words are neither normalized nor lower-cased here;
-a character that the inventory lacks becomes `<unk>`.
+The inventory is a SentencePiece unigram model (Kudo 2018), in an ordinary SentencePiece file. The mark `▁` is at the
+*end* of a word, so only the last piece of a code has it. Therefore codes are prefix-free, a reader knows that a word is
+complete when it reads its last piece, and no piece spans two words. Words are neither normalised nor lower-cased here.
+A character that the inventory lacks becomes `<unk>`.
 
-Training takes words with frequencies, as federated counting yields them, and no text. SentencePiece reads such a list,
-but then looks for its first candidates without the frequencies, so that rare words count as much as common ones, and
-common words fall to letters. The candidates are therefore counted here and handed over. With whole-number frequencies
-the result is then the model that SentencePiece makes from running text in which the words have these frequencies.
+Training takes words with frequencies, as federated counting gives them, and needs no text. SentencePiece accepts such a
+list, but ignores the frequencies when it selects its first candidates: rare words then count as much as common ones,
+and common words are split into letters. So the candidates are counted here and given to SentencePiece. With integer
+frequencies the result is the model that SentencePiece learns from running text with these word frequencies.
 
 Paper: "Morphologically rich languages".
 """
@@ -33,22 +33,22 @@ MARK = "▁"
 LONGEST_PIECE = 16
 MAX_CANDIDATES = 1_000_000
 
-# SentencePiece gives these a meaning of its own while it trains, or cannot hold them.
+# SentencePiece gives these a special meaning in training, or cannot represent them.
 _RESERVED = re.compile(f"[ \t\r\n\0▅{MARK}]|<unk>|[\ud800-\udfff]")
 _UNENCODABLE = re.compile(f"[ {MARK}\ud800-\udfff]")
-# A word that case folding, Unicode normalization or a mark in front would change.
+# A word that case folding, Unicode normalisation or a leading mark would change.
 _PROBE = "Ａé'1"
-_MIN_TOTAL, _USUAL_A_WORD, _MOST_A_WORD = 1000, 25, 100
+_MIN_TOTAL, _USUAL_PER_WORD, _MAX_PER_WORD = 1000, 25, 100
 _TRAINER_SPEC, _SEED_FILE = 2, 54  # field numbers in sentencepiece_model.proto
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordPieces:
-    """A loaded inventory; make it with `train_pieces` or `load_pieces`.
+    """A loaded inventory; `train_pieces` and `load_pieces` return one.
 
     Attributes:
-        pieces: The pieces by id, with the mark where they end a word.
-        scores: Their natural log probabilities; 0 for `<unk>`.
+        pieces: The pieces by id; pieces that end a word include the mark.
+        scores: The natural log-probabilities of the pieces; 0 for `<unk>`.
         is_final: Whether the piece ends a word.
         unknown: The id of `<unk>`.
     """
@@ -61,18 +61,18 @@ class WordPieces:
 
     @property
     def size(self) -> int:
-        """The number of pieces, `<unk>` included."""
+        """The number of pieces, including `<unk>`."""
         return len(self.pieces)
 
     def __repr__(self) -> str:
         return f"WordPieces({self.size} pieces, {int(self.is_final.sum())} final)"
 
     def encode(self, word: str) -> list[int]:
-        """The most probable pieces of a word; only the last is final."""
+        """The most probable code of a word; only its last piece is final."""
         return list(map(int, self.encode_words([word]).values))
 
     def encode_words(self, words: Sequence[str]) -> Ragged:
-        """The codes of many words, each as `encode` gives it."""
+        """The codes of many words; see `encode`."""
         _check_encodable(words)
         rows: list[list[int]] = self.processor.encode(list(words), out_type=int, num_threads=1)
         offsets = np.zeros(len(rows) + 1, np.int64)
@@ -80,7 +80,7 @@ class WordPieces:
         return Ragged(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The words of a sequence of pieces, one a final piece, and what is left of an unfinished one."""
+        """The words of a sequence of pieces: one per final piece, then the start of an unfinished word, if any."""
         *words, rest = "".join(self.pieces[i] for i in ids).split(MARK)
         return [*words, rest] if rest else words
 
@@ -89,17 +89,17 @@ def _check_encodable(words: Sequence[str]) -> None:
     if all(words) and not _UNENCODABLE.search("".join(words)):
         return
     bad = sum(not word or _UNENCODABLE.search(word) is not None for word in words)
-    problem = f"empty, not Unicode, or with a blank or the mark {MARK}"
-    raise FedgramError(f"{bad} of {len(words)} words cannot be encoded: {problem}")
+    problem = f"they are empty, not Unicode, or contain a space or the mark {MARK}"
+    raise FedgramError(f"{bad} of {len(words)} words cannot be encoded: {problem}; remove them")
 
 
 def load_pieces(path: str | Path) -> WordPieces:
-    """Read an inventory, refusing a damaged file and a model that is not one of word pieces marked at their end."""
+    """Read an inventory. Damaged files, and models whose pieces do not mark the ends of words, are refused."""
     return _from_model(Path(path).read_bytes(), path)
 
 
 def pieces_from_bytes(model: bytes) -> WordPieces:
-    """The inventory of a file's content."""
+    """The inventory with this file content."""
     return _from_model(model, "word pieces")
 
 
@@ -116,29 +116,29 @@ def _from_model(model: bytes, path: str | Path) -> WordPieces:
         probed = processor.normalize(_PROBE)
     except (RuntimeError, UnicodeDecodeError):
         raise InputError(path, damaged) from None
-    remedy = "train it with fedgram pieces train"
+    remedy = "train it with fedgram network pieces train"
     is_final = np.array([piece.endswith(MARK) for piece in pieces])
     if any(piece.find(MARK) not in (-1, len(piece) - 1) for piece in pieces) or not is_final.any():
-        raise InputError(path, f"its pieces do not carry the mark {MARK} at the end of words alone", remedy=remedy)
+        raise InputError(path, f"its pieces have the mark {MARK} elsewhere than at the ends of words", remedy=remedy)
     if len(unknown) != 1 or any(processor.is_byte(ids)) or len(set(pieces)) != len(pieces):
-        raise InputError(path, "must have one <unk>, no byte pieces and no piece twice", remedy=remedy)
+        raise InputError(path, "does not have exactly one <unk>, or has byte pieces or duplicate pieces", remedy=remedy)
     if probed != _PROBE + MARK:
-        raise InputError(path, "changes words or does not mark their end", remedy=remedy)
+        raise InputError(path, "changes words, or does not mark their ends", remedy=remedy)
     if not np.all(np.isfinite(scores)):
         raise InputError(path, damaged)
     return WordPieces(pieces, frozen(scores), frozen(is_final), unknown[0], processor)
 
 
 def piece_vocabulary(pieces: WordPieces) -> Vocabulary:
-    """The labels of a model of word pieces: `<unk>`, `<s>`, `</s>`, then the inventory's pieces in its order."""
+    """The vocabulary of a word-piece model: `<unk>`, `<s>`, `</s>`, then the pieces in the inventory's order."""
     return Vocabulary.of(piece for i, piece in enumerate(pieces.pieces) if i != pieces.unknown)
 
 
 def check_codes(pieces: WordPieces, words: Sequence[str]) -> Ragged:
-    """The codes of all words, after checking that they are codes.
+    """Encode all words, and check the codes.
 
-    Guarantees: no code is another's or starts with another, each decodes to its word, none uses `<unk>`. A word given
-    twice therefore fails, and so do the special words of a vocabulary.
+    Guarantees: no code equals another or is a prefix of another, each code decodes to its word, and none contains
+    `<unk>`. So duplicate words and the special words of a vocabulary are refused.
     """
     codes = pieces.encode_words(words)
     row = np.repeat(np.arange(len(codes)), np.diff(codes.offsets))
@@ -150,33 +150,33 @@ def check_codes(pieces: WordPieces, words: Sequence[str]) -> Ragged:
         np.bool_,
     )
     data = codes.values.astype(">i4").tobytes()
-    # In this order a code that starts another also starts the one that follows it.
+    # In this order, a code that is a prefix of any other code is also a prefix of the next one.
     ordered = sorted(data[4 * a : 4 * b] for a, b in pairwise(ends))
     clashes = sum(longer.startswith(code) for code, longer in pairwise(ordered))
     if unknown.any() or altered.any() or clashes:
         lacking, changed = int(unknown.sum()), int((altered & ~unknown).sum())
         raise FedgramError(
-            f"not every one of the {len(words)} words has a code of its own: {lacking} have characters without a "
-            f"piece, {changed} do not decode to themselves, {clashes} have a code that another word's starts with"
+            f"the {len(words)} words do not all have a code of their own: {lacking} have characters without a piece, "
+            f"{changed} do not decode to themselves, and {clashes} have a code that is a prefix of another word's code"
         )
     return codes
 
 
 def pieces_per_token(pieces: WordPieces, frequency: Mapping[str, float]) -> float:
-    """The mean length of a word's code, by frequency."""
+    """The mean length of a word's code, weighted by frequency."""
     lengths = np.diff(pieces.encode_words(list(frequency)).offsets)
     return float(np.average(lengths, weights=list(frequency.values())))
 
 
 def train_pieces(frequency: Mapping[str, float], *, size: int, path: str | Path) -> WordPieces:
-    """Train an inventory of `size` pieces, `<unk>` included, and write it to `path`, whole or not at all.
+    """Train an inventory of `size` pieces, including `<unk>`, and write it to `path` atomically.
 
-    Nothing is drawn at random: the same frequencies give the same bytes, in any order. Words of frequency 0 only lend
-    their characters; `<unk>`, `<s>` and `</s>` are passed over. Every word given passes `check_codes`.
+    Training is deterministic: the same frequencies give the same bytes, in any order of the words. Words of frequency 0
+    contribute only their characters; `<unk>`, `<s>` and `</s>` are ignored. All words pass `check_codes`.
 
     Args:
-        frequency: Words, commonly lower-case, and how often each occurs; fractions are scaled and rounded.
-        size: From the number of characters + 2 up to what the data can fill; the error says where that is.
+        frequency: Words, usually in lower case, and their frequencies; fractions are scaled and rounded.
+        size: From the number of characters + 2 to a maximum that depends on the data; the error names this range.
         path: The SentencePiece model to write.
     """
     words = sorted(word for word in frequency if word not in SPECIAL)
@@ -203,7 +203,7 @@ def train_pieces(frequency: Mapping[str, float], *, size: int, path: str | Path)
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Words with whole-number frequencies, and the characters that need a piece, the mark included."""
+    """Words with integer frequencies, and the characters that need a piece, including the mark."""
 
     words: tuple[str, ...]
     counts: LongArray
@@ -212,36 +212,36 @@ class _Task:
 
 def _check_trainable(words: Sequence[str], weights: FloatArray) -> None:
     if not (np.all(np.isfinite(weights)) and np.all(weights >= 0)):
-        raise FedgramError("the frequency of a word is negative or not finite")
+        raise FedgramError("a word has a frequency that is negative or not finite")
     if not np.any(weights > 0):
-        raise FedgramError("no word has a frequency above 0, so there is nothing to train word pieces on")
+        raise FedgramError("no word has a frequency above 0: there is nothing to train word pieces on")
     bad = sum(not word or _RESERVED.search(word) is not None for word in words)
     if bad:
-        reserved = f"a blank, {MARK}, ▅ or <unk>"
-        raise FedgramError(f"{bad} of {len(words)} words are empty or hold {reserved}; leave them out")
+        reserved = f"a space, {MARK}, ▅ or <unk>"
+        raise FedgramError(f"{bad} of {len(words)} words are empty or contain {reserved}; remove them")
 
 
 def _whole_numbers(weights: FloatArray) -> LongArray:
-    """Frequencies that SentencePiece accepts: the same if they are counts as text has them, else scaled, at least 1.
+    """Integer frequencies for SentencePiece: unchanged if they look like counts of a text, else scaled, at least 1.
 
-    Training depends on the scale. Of too small a total little is left, for what occurs less than twice is no candidate;
-    of too large a total too much: rare substrings become as certain as common words, and drive them out when pieces
-    are few. Some 25 occurrences a word serve inventories of all sizes.
+    Training depends on the scale. If the total is too small, few candidates are left, because a candidate must occur
+    twice. If it is too large, rare substrings become as certain as common words and displace them in small inventories.
+    About 25 occurrences per word work for inventories of all sizes.
     """
     share = weights / weights.max()
     total = weights.max() * share.sum()
-    if np.array_equal(weights, np.rint(weights)) and _MIN_TOTAL <= total <= _MOST_A_WORD * len(weights):
+    if np.array_equal(weights, np.rint(weights)) and _MIN_TOTAL <= total <= _MAX_PER_WORD * len(weights):
         return weights.astype(np.int64)
-    wanted = max(_USUAL_A_WORD * len(weights), _MIN_TOTAL)
+    wanted = max(_USUAL_PER_WORD * len(weights), _MIN_TOTAL)
     scaled: FloatArray = np.maximum(np.rint(share * (wanted / share.sum())), 1.0)
     return scaled.astype(np.int64)
 
 
 def _candidates(words: Sequence[str], counts: LongArray) -> list[tuple[str, int]]:
-    """The substrings of marked words to start from, with their frequencies: those that cover most characters.
+    """The first candidates, with their frequencies: the substrings of marked words that cover most characters.
 
-    As in SentencePiece, a substring of up to 16 characters is a candidate if it occurs twice, and not always before
-    the same character.
+    As in SentencePiece, a substring of up to 16 characters is a candidate if it occurs at least twice and is not always
+    followed by the same character.
     """
     text = "".join(word + MARK for word in words)
     starts, lengths, totals = (np.concatenate(column) for column in zip(*_substrings(words, text, counts), strict=True))
@@ -253,9 +253,10 @@ def _candidates(words: Sequence[str], counts: LongArray) -> list[tuple[str, int]
 def _substrings(
     words: Sequence[str], text: str, counts: LongArray
 ) -> Iterator[tuple[LongArray, LongArray, FloatArray]]:
-    """Start in `text`, length and frequency of every candidate, by length.
+    """The start in `text`, the length and the frequency of each candidate, ordered by length.
 
-    A substring's id comes from the id of all but its last character, and that character: equal ids, equal substrings.
+    The id of a substring is computed from the id of all but its last character, and that character. So equal ids mean
+    equal substrings.
     """
     lengths = np.array([len(word) + 1 for word in words])
     room = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(text))
@@ -278,11 +279,11 @@ def _substrings(
 
 
 def _largest_size(task: _Task, candidates: list[tuple[str, int]], size: int, path: str | Path) -> int:
-    """A size, not above `size`, that training reaches, as it does the sizes below.
+    """A size of at most `size` that training reaches, and so do the smaller sizes.
 
-    Training drops a quarter of the candidates at a time, and with them all that no word uses, until at most 1.1 times
-    the size is left. A size may therefore be reached only because nothing had to be dropped for it; so a smaller one,
-    for which something must, is tried too.
+    Training drops a quarter of the candidates at a time, and all that no word uses, until at most 1.1 times the size is
+    left. So a size may be reached only because nothing had to be dropped; therefore a smaller size, for which something
+    must be dropped, is tried too.
     """
     while True:
         for goal in (size, min(size, max(int(size * 0.9) - 2, len(task.characters) + 1))):
@@ -332,10 +333,10 @@ def _train(task: _Task, candidates: list[tuple[str, int]], size: int, path: str 
 
 
 def _required(task: _Task) -> str:
-    """All characters but the most frequent.
+    """All characters except the most frequent one.
 
-    SentencePiece adds up the shares of characters, required ones first, in single precision, and stops at 1. The most
-    frequent comes last in this way, and no rare one is lost to rounding.
+    SentencePiece adds up the shares of the characters in single precision, required ones first, and stops at 1. This
+    way the most frequent character comes last, and no rare one is lost to rounding.
     """
     totals = dict.fromkeys(task.characters, 0)
     for word, count in zip(task.words, task.counts.tolist(), strict=True):
@@ -346,7 +347,7 @@ def _required(task: _Task) -> str:
 
 
 def _without_seed_path(model: bytes, path: str) -> bytes:
-    """The model without the name of the temporary file, which SentencePiece records among its settings."""
+    """The model without the name of the temporary file, which SentencePiece stores in its settings."""
     record, parts, position = _delimited(_SEED_FILE, path.encode()), [], 0
     while position < len(model):
         tag, position = _read_varint(model, position)
@@ -358,7 +359,7 @@ def _without_seed_path(model: bytes, path: str) -> bytes:
 
 
 def _delimited(number: int, content: bytes) -> bytes:
-    """A field of a protocol-buffer message, of the kind whose length is given."""
+    """A length-delimited field of a protocol-buffer message."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 

@@ -6,7 +6,7 @@ damaged, or of other work, is not used.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import cos, pi
 from pathlib import Path
 from time import monotonic
@@ -18,15 +18,67 @@ from numpy.typing import NDArray
 
 from fedgram.core.arrays import Ragged
 from fedgram.core.checkpoint import read_checkpoint, write_checkpoint
+from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.progress import Begin, silent
 from fedgram.core.random import stream
+from fedgram.core.settings import chosen
 from fedgram.core.storage import Record, content_digest
 from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, word_losses
-from fedgram.neural.network import as_arrays
+from fedgram.neural.network import Network, as_arrays, as_tensors
+from fedgram.neural.torch_devices import choose_torch_device
+from fedgram.text.corpus import Corpus
+from fedgram.text.vocabulary import SPECIAL
+from fedgram.training.options import PretrainingOptions
 
+_STEPS = 1000  # of a progress bar
 _WARMUP = 0.05  # the share of all batches over which the learning rate rises
+
+
+def pretrain(
+    network: Network,
+    corpus: Corpus,
+    options: PretrainingOptions | None = None,
+    *,
+    seed: int = 0,
+    compute: Compute | None = None,
+    checkpoint: Path | None = None,
+    begin: Begin = silent,
+    **settings: Any,
+) -> Network:
+    """Train a network on a corpus that a server may see.
+
+    Args:
+        network: The network to start from.
+        corpus: Sentences, as `read_corpus` reads them.
+        options: How to train; its fields may be given as keywords instead.
+        seed: Of the order of sentences.
+        compute: Where to train.
+        checkpoint: A file; an interrupted training resumes from it.
+        begin: Progress callback.
+    """
+    options = chosen(PretrainingOptions, options, settings)
+    about = {**network.about, "epochs": options.epochs, "central": True}
+    if not options.epochs:
+        return replace(network, about=about)
+    torch_device = choose_torch_device((compute or Compute()).torch_device)
+    codes = network.coding.codes(corpus.vocabulary.words[len(SPECIAL) :])
+    codes = codes.take(corpus.sentences.values - len(SPECIAL))
+    sentences = Ragged(codes.values, codes.offsets[corpus.sentences.offsets])
+    advance, done = begin("Pretraining", _STEPS), [0]
+
+    def on_batch(share: float, loss: float) -> None:
+        advance(int(_STEPS * share) - done[0], f"Pretraining: loss {loss:.3f}")
+        done[0] = int(_STEPS * share)
+
+    weights = train_centrally(
+        network.shape, as_tensors(network.weights, torch_device), sentences,
+        CentralTraining(options.epochs, options.learning_rate, options.rows, seed=seed),
+        on_batch=on_batch, checkpoint=checkpoint,
+    )  # fmt: skip
+    return replace(network, weights=as_arrays(weights), about=about)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,16 @@ from torch import Tensor
 from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.core.errors import InvariantError
 from fedgram.core.storage import Record
+from fedgram.federated.batched_task import Member
 from fedgram.federated.intake import Intake
-from fedgram.federated.task import Member, Total, Update
-from fedgram.federated.validation import Measured
+from fedgram.federated.task import Total, Update
+from fedgram.federated.validation import MeasuredUpdate
 from fedgram.neural import explicit_step
 from fedgram.neural.batching import ClientBatches
 from fedgram.neural.cell import Weights
 from fedgram.neural.local_training import LocalResult, train_clients
 from fedgram.neural.network import as_tensors
-from fedgram.training.fedavg_task import LOSS, TARGETS, FederatedAveraging, shortening
+from fedgram.training.fedavg_device import LOSS, TARGETS, DeviceTraining, clip_factor
 
 _CPU_STACK = 1_000_000  # weights in a stack that still fits the caches of a CPU
 _GPU_SHARE = 0.4  # of the GPU's memory, for weights and what a step needs
@@ -47,7 +48,7 @@ class Chunk:
         return self.batches.asked
 
 
-def chunks_of(task: FederatedAveraging, members: Sequence[Member]) -> list[Chunk]:
+def chunks_of(task: DeviceTraining, members: Sequence[Member]) -> list[Chunk]:
     """The members in chunks; they depend on the members and the kind of GPU alone, whoever trains them."""
     busy = [m for m in members if len(m.data.sentences.values)]
     busy.sort(key=lambda m: (-min(len(m.data.sentences), task.plan.max_sentences), m.device))
@@ -74,7 +75,7 @@ def _ordered(devices: tuple[int, ...], batches: ClientBatches, weight: FloatArra
     return Chunk(tuple(devices[i] for i in order.tolist()), ordered, weight[order])
 
 
-def chunk_size(task: FederatedAveraging) -> int:
+def chunk_size(task: DeviceTraining) -> int:
     """How many devices train together."""
     weights = task.shape.parameters()
     if not task.on_gpu:
@@ -86,7 +87,7 @@ def chunk_size(task: FederatedAveraging) -> int:
     return max(1, int(_GPU_SHARE * memory) // each)
 
 
-def train_chunks(task: FederatedAveraging, broadcast: Record, chunks: Sequence[Chunk], intake: Intake) -> None:
+def train_chunks(task: DeviceTraining, broadcast: Record, chunks: Sequence[Chunk], intake: Intake) -> None:
     """Train the chunks from the weights that were broadcast; the intake gets every device's update."""
     number, weights = task.received(broadcast)
     start, local = as_tensors(weights, task.torch_device), task.plan.local_in(number)
@@ -108,7 +109,7 @@ def train_chunks(task: FederatedAveraging, broadcast: Record, chunks: Sequence[C
         gpu.finish(intake)
 
 
-def _offer_each(task: FederatedAveraging, start: Weights, chunk: Chunk, trained: LocalResult, intake: Intake) -> None:
+def _offer_each(task: DeviceTraining, start: Weights, chunk: Chunk, trained: LocalResult, intake: Intake) -> None:
     """Hand over each device's update, as `client_update` makes it."""
     for i, device in enumerate(chunk.devices):
         change = {name: (w[i] - start[name]).flatten().double().numpy() for name, w in trained.weights.items()}
@@ -120,7 +121,7 @@ def _offer_each(task: FederatedAveraging, start: Weights, chunk: Chunk, trained:
 class _GpuSum:
     """The sum of accepted changes on the GPU, and the devices in it."""
 
-    def __init__(self, task: FederatedAveraging, start: Weights) -> None:
+    def __init__(self, task: DeviceTraining, start: Weights) -> None:
         self._task, self._start, self._scale = task, start, 2.0**task.bits
         sizes = [w.numel() for w in start.values()]
         self._flat = torch.zeros(sum(sizes), dtype=torch.int64, device=start["embedding"].device)
@@ -147,16 +148,20 @@ class _GpuSum:
         factor, limit = np.zeros(len(norms)), self._task.plan.update_norm
         weights, asked = chunk.weight[part].tolist(), chunk.targets[part].tolist()
         for i, (device, weight, targets) in enumerate(zip(chunk.devices[part], weights, asked, strict=True)):
-            loss, own = self._task.reported_loss(losses[i]), weight * shortening(norms[i], limit)
+            loss, own = self._task.reported_loss(losses[i]), weight * clip_factor(norms[i], limit)
             sent = own * norms[i]  # at least as large as any entry
             finite = isfinite(sent) and isfinite(loss)
             limits = (float(targets), loss) if isinf(limit) else (float(targets), loss, sent)
-            if intake.judge(device, Measured(weight, max(sent, loss, targets) if finite else inf, 0.0, False, limits)):
+            if intake.judge(
+                device, MeasuredUpdate(weight, max(sent, loss, targets) if finite else inf, 0.0, False, limits)
+            ):
                 factor[i] = own
                 self._loss += round(loss * self._scale)
                 self._targets += targets << self._task.bits
                 self._weight += round(weight * self._scale)
                 self._devices.append(device)
+        from fedgram.neural.gpu.kernels import add_changes
+
         on_gpu = torch.from_numpy(factor).to(trained.loss.device)
         for name, changed in stack.items():
             add_changes(self._sums[name], changed, self._start[name].flatten(), on_gpu, self._scale)
@@ -172,15 +177,8 @@ class _GpuSum:
         arrays = {name: part.numpy() for name, part in zip(self._sums, parts, strict=True)}
         arrays |= {LOSS: np.array([self._loss], np.int64), TARGETS: np.array([self._targets], np.int64)}
         total = Total(self._task.bits, arrays, self._weight, len(self._devices))
-        found = Measured(weight, max(largest, loss, targets), 0.0, False, limits)
+        found = MeasuredUpdate(weight, max(largest, loss, targets), 0.0, False, limits)
         intake.add_stack(self._devices, total, found)
-
-
-def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, scale: float) -> None:
-    """Add factor·(stack − start) of all devices to a total in fixed point, on a GPU; a factor of 0 leaves one out."""
-    from fedgram.neural.gpu.kernels import add_changes as add_on_gpu
-
-    add_on_gpu(total, stack, start, factor, scale)
 
 
 def _norms(stack: Weights, start: Weights) -> Tensor:

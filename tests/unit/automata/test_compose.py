@@ -1,4 +1,4 @@
-"""Figure 3 by hand: the lexicon, the composition and the transfer of counts over {ab, ac} and {a, b, c}."""
+"""Figure 3 by hand: the lexicon, the composition and the transfer of counts for words {ab, ac} and pieces {a, b, c}."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def ab_ac_composed() -> PieceTopology:
 
 
 def names(composed: PieceTopology) -> list[str]:
-    """States of B as the paper writes them; u is the empty history."""
+    """The states of B in the paper's notation; u is the empty history."""
     word = ["u", "<s>", "ab"]
     pairs = zip(composed.node.tolist(), composed.word_state.tolist(), strict=True)
     return [f"({v},{word[q]})" if q >= 0 else "unknown" for v, q in pairs]
@@ -85,7 +85,7 @@ def test_inside_an_unknown_word_every_piece_is_read() -> None:
 
 
 def figure_3_source() -> NGramModel:
-    """At a word's start p(a) = .75, p(</s>) = .25; then p(b), p(c) = .2, .8 if the word before was ab, else .6, .4."""
+    """A word begins with p(a) = .75, p(</s>) = .25; then p(b), p(c) = .2, .8 if the last word was ab, else .6, .4."""
     t = ab_ac_composed().topology
     name = names(ab_ac_composed())
     after_ab = {("(0,ab)", "a"): 0.75, ("(1,ab)", "c"): 0.8}
@@ -140,10 +140,10 @@ def test_the_transfer_of_the_worked_example() -> None:
         ([[B_, A_]], "must end a word"),
         ([[A_]], "must end a word"),
         ([[A_, B_], [A_, B_, C_]], "must end a word"),
-        ([[9]], "not one of the inventory"),
+        ([[9]], "not in the inventory"),
     ],
 )
-def test_codes_that_are_none_are_refused(codes: list[list[int]], problem: str) -> None:
+def test_invalid_codes_are_refused(codes: list[list[int]], problem: str) -> None:
     with pytest.raises(InvariantError, match=problem):
         lexicon_from_codes(Ragged.from_rows(codes), FINAL)
 

@@ -1,4 +1,4 @@
-"""Corners where rounding, emptiness or extremes once led to wrong results."""
+"""Edge cases: rounding errors, empty states and extreme weights that once gave wrong results."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
 
 
 def full_bigrams(seed: int) -> NGramModel:
-    """Every history reads every label, so that nothing is left for the unigrams but rounding."""
+    """Every history reads every label, so that only rounding errors are left for the unigrams."""
     labels = [EOS, 3, 4]
     rows = [[x] for x in labels] + [[h, x] for h in (BOS, 3, 4) for x in labels]
     t = topology_from_ngrams(Ragged.from_rows(rows), 5, open_vocabulary=False).topology
@@ -33,7 +33,7 @@ def full_bigrams(seed: int) -> NGramModel:
     return model_from_weights(t, vocabulary(2), weight)
 
 
-def test_states_that_only_rounding_reaches_are_unvisited() -> None:
+def test_states_reached_only_by_rounding_errors_are_unvisited() -> None:
     for seed in range(100):
         model = full_bigrams(seed)
         result = approximate(model, model.topology)
@@ -41,7 +41,7 @@ def test_states_that_only_rounding_reaches_are_unvisited() -> None:
         assert model_faults(result.model) == []
 
 
-def test_sampled_fits_are_judged_by_their_source() -> None:
+def test_the_kl_of_a_sampled_fit_is_from_the_source() -> None:
     source = random_model(np.random.default_rng(2), order=3)
     target = random_model(np.random.default_rng(3), order=2).topology
     exact = approximate(source, target)
@@ -52,7 +52,7 @@ def test_sampled_fits_are_judged_by_their_source() -> None:
     assert sampled.kl == pytest.approx(exact.kl, rel=0.05)
 
 
-def test_prior_visits_keep_rare_states_sane_and_flow_conserved() -> None:
+def test_prior_visits_help_rarely_visited_states() -> None:
     for seed in range(20):
         source = random_model(np.random.default_rng(seed), order=3)
         fits = [approximate(source, source.topology, samples=k, seed=seed).kl for k in (20, 200, 20000)]
@@ -68,7 +68,7 @@ def test_sentences_that_never_end_are_refused(tmp_path: Path) -> None:
 
 
 def test_probability_one_by_backing_off() -> None:
-    """Log α + log p may round to a little more than 0."""
+    """The sum log α + log p may be slightly greater than 0 by rounding."""
     t = topology_from_ngrams(Ragged.from_rows([[EOS], [3], [BOS, 3]]), 4, open_vocabulary=False).topology
     for p in np.linspace(0.01, 0.99, 200):
         model = model_from_weights(t, vocabulary(1), np.array([p, 1.0 - p, 1e-40]))
@@ -92,22 +92,22 @@ def test_a_weight_of_one_is_the_model_itself() -> None:
     assert np.array_equal(merge(a, b, weight=0.0).topology.label, b.topology.label)
 
 
-def test_unseen_words_never_outweigh_the_seen() -> None:
+def test_unseen_words_together_get_no_more_than_the_rarest_word() -> None:
     text = Ragged.from_rows([[3, 3], [3, 3]])
     model = DictModel(smooth(count_ngrams(text, vocabulary(1000), order=1), "katz"))
     unseen = sum(model.prob((), x) for x in range(4, 1003))
-    assert unseen == pytest.approx(2 / 8)  # as much as the rarest word seen, which is the sentence end
+    assert unseen == pytest.approx(2 / 8)  # as much as the rarest word that occurs, the sentence end
 
 
-def test_builders_refuse_what_would_break_the_topology() -> None:
+def test_builders_refuse_invalid_ngrams() -> None:
     words = vocabulary(3)
-    with pytest.raises(InvariantError, match="holds <s> or </s>"):
+    with pytest.raises(InvariantError, match="contains <s> or </s>"):
         count_ngrams(Ragged.from_rows([[3, EOS, 4]]), words, order=2)
-    with pytest.raises(InvariantError, match="not one of the vocabulary"):
+    with pytest.raises(InvariantError, match="outside the vocabulary"):
         count_ngrams(Ragged.from_rows([[3, 99]]), words, order=2)
-    with pytest.raises(InvariantError, match="closed vocabulary"):
+    with pytest.raises(InvariantError, match="the vocabulary is closed"):
         topology_from_ngrams(Ragged.from_rows([[UNK, 3]]), 6, open_vocabulary=False)
-    with pytest.raises(InvariantError, match="not one of the model"):
+    with pytest.raises(InvariantError, match="outside the model's vocabulary"):
         score(random_model(np.random.default_rng(0), order=2), Ragged.from_rows([[99]]))
     shouting = Vocabulary.of(["<UNK>", "A", "a"])
     t = topology_from_ngrams(Ragged.from_rows([[2], [3, 4], [5]]), len(shouting), open_vocabulary=False).topology
@@ -116,7 +116,7 @@ def test_builders_refuse_what_would_break_the_topology() -> None:
     assert topology_faults(lower, words=len(uncased)) == []
 
 
-def test_states_out_of_order_and_long_starts_are_noticed() -> None:
+def test_predicates_find_unsorted_states_and_a_wrong_start() -> None:
     t = random_model(np.random.default_rng(4), order=3).topology
     assert topology_faults(t, words=9) == []
     deep = int(np.flatnonzero(t.backoff > 0)[0])
@@ -130,8 +130,8 @@ def test_states_out_of_order_and_long_starts_are_noticed() -> None:
     )
 
 
-def test_samples_where_next_to_nothing_is_left_to_back_off_to() -> None:
-    """The unigrams left over have tiny weights, but their proportions count."""
+def test_samples_where_almost_no_probability_is_left_for_backing_off() -> None:
+    """The remaining unigrams have tiny weights, but are sampled in proportion."""
     t = topology_from_ngrams(Ragged.from_rows([[EOS], [3], [4], [5], [BOS, 3]]), 6, open_vocabulary=False).topology
     for tiny in (1e-9, 1e-20):
         weight = np.array([2 * tiny, 1.0 - 4 * tiny, tiny, tiny, 0.2])

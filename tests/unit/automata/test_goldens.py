@@ -17,7 +17,7 @@ AB_AC = Vocabulary.of(["ab", "ac"])
 
 
 def ab_ac_topology() -> Topology:
-    """Paper, Figure 3 (a): u reads ab, ac and the end; ab reads ac."""
+    """Paper, Figure 3 (a): u reads ab, ac and </s>; ab reads ac."""
     rows = [AB_AC.encode(ngram) for ngram in (["ab"], ["ac"], ["</s>"], ["ab", "ac"])]
     return topology_from_ngrams(Ragged.from_rows(rows), len(AB_AC), open_vocabulary=False).topology
 
@@ -57,7 +57,7 @@ def test_the_count_of_new_york() -> None:
     arc = [row.tolist() for row in ngrams_of(target)].index([new, york])
     reference, visits = DictModel(source), expected_visits(source)
     by_hand = sum(v * reference.prob(h, york) for h, v in visits.items() if h[-1:] == (new,))
-    # A history that ends in New but is not a state by itself is visited as the empty one.
+    # A history that ends in New without being a state counts as the empty history.
     assert any(h[-1:] == (new,) for h in visits)
     assert counts.arc[arc] == pytest.approx(by_hand, rel=1e-9)
 

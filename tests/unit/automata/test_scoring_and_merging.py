@@ -28,7 +28,7 @@ def test_sentence_scores_match_the_dictionary(order: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["linear", "bayes"])
-def test_mixture_is_what_it_says_at_every_ngram(method: str) -> None:
+def test_mixture_follows_its_formula_at_every_ngram(method: str) -> None:
     for seed in range(15):
         rng = np.random.default_rng(seed)
         a, b = random_model(rng, order=2), random_model(rng, order=3)
@@ -72,7 +72,7 @@ def test_replaced_unigrams_are_in_proportion_and_the_end_stays() -> None:
     fresh = replaced.vocabulary["fresh"]
     assert fresh == len(words)
     assert after.prob((), 4) / after.prob((), fresh) == pytest.approx(2.0)
-    assert after.prob((), 5) == pytest.approx(after.prob((), fresh))  # the smallest frequency that occurs
+    assert after.prob((), 5) == pytest.approx(after.prob((), fresh))  # the smallest positive frequency
     for ngram, p in before.p.items():
         if len(ngram) > 1:
             assert after.p[ngram] == pytest.approx(p)

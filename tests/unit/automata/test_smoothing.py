@@ -47,12 +47,12 @@ def test_interpolated_methods_match_their_definitions(method: str, order: int) -
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_katz_matches_its_definition(order: int) -> None:
-    model, sentences = trained(7, order, "katz", size=30)  # no history has seen every word
+    model, sentences = trained(7, order, "katz", size=30)  # no history is followed by every word
     counts = reference.count(sentences, order)
     after = reference.successors(counts)
     for ngram, p in probabilities(model).items():
         if len(ngram) == 1:
-            continue  # relative frequencies, and a floor for the words that the text lacks
+            continue  # relative frequencies, and a floor for the words that do not occur
         c, total = counts[ngram], sum(after[ngram[:-1]].values())
         factor = reference.katz_discounts(counts, len(ngram)).get(c, 0.999)
         assert p == pytest.approx(factor * c / total, rel=1e-9), ngram

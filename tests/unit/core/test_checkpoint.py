@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, for one piece of work, and never lost to damage of the newest alone."""
+"""Checkpoints: written atomically, tied to one piece of work, and safe from damage to the newest file."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgram.core.checkpoint import Checkpoints, OtherWork, read_checkpoint, write_checkpoint
+from fedgram.core.checkpoint import Checkpoints, OtherWorkError, read_checkpoint, write_checkpoint
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import Artefact, Record, artefact_from_bytes, write_artefact
 
@@ -43,7 +43,7 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk, and a process that ends before the file has its name."""
+    """The disk is full, or the process ends before the file is renamed."""
     path = tmp_path / "checkpoint"
 
     def full(_: int) -> None:
@@ -74,7 +74,7 @@ def test_any_damage_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(InputError) as error:
             read_checkpoint(path, WORK)
-        assert not isinstance(error.value, OtherWork)
+        assert not isinstance(error.value, OtherWorkError)
     for length in range(0, len(content), 11):
         path.write_bytes(content[:length])
         with pytest.raises(InputError):
@@ -88,7 +88,7 @@ def test_other_content_is_refused(tmp_path: Path, fields: dict[str, Any]) -> Non
     with pytest.raises(InputError, match="does not hold a checkpoint"):
         read_checkpoint(path, WORK)
     write_artefact(path, Artefact("network", 1, fields, {}))
-    with pytest.raises(InputError, match="holds a 'network', not a 'checkpoint'"):
+    with pytest.raises(InputError, match="contains a 'network', not a 'checkpoint'"):
         read_checkpoint(path, WORK)
 
 
@@ -98,7 +98,7 @@ def test_other_work_is_refused_with_the_names_that_differ(tmp_path: Path) -> Non
     more = {**WORK, "seed": 4, "rate": 0.5}
     fewer = {name: value for name, value in WORK.items() if name != "limits"}
     for other, names in ((more, "rate, seed"), (fewer, "limits"), ({**WORK, "limits": [1, 3]}, "limits")):
-        with pytest.raises(OtherWork) as error:
+        with pytest.raises(OtherWorkError) as error:
             read_checkpoint(path, other)
         assert str(error.value).startswith(f"{path}: was made with other settings: {names}; use the same settings")
 
@@ -149,10 +149,10 @@ def test_where_none_can_be_read_the_work_does_not_start_anew_in_silence(tmp_path
 def test_the_newest_of_other_work_is_not_passed_over(tmp_path: Path) -> None:
     Checkpoints(tmp_path, WORK).write(1, numbered(1))
     other = Checkpoints(tmp_path, {**WORK, "seed": 4})
-    with pytest.raises(OtherWork, match="seed"):
+    with pytest.raises(OtherWorkError, match="seed"):
         other.newest()
     other.write(2, numbered(2))
-    with pytest.raises(OtherWork, match="seed"):
+    with pytest.raises(OtherWorkError, match="seed"):
         Checkpoints(tmp_path, WORK).newest()
 
 
@@ -165,7 +165,7 @@ def test_parts_of_a_record() -> None:
 
 @pytest.mark.parametrize("depth", [900, 960, 980, 990, 1000, 5000])
 def test_an_artefact_nested_deeper_than_can_be_written_is_damaged(depth: int) -> None:
-    """However deep the caller is: no such bytes may end a server."""
+    """At any depth of the caller's stack: such bytes must not crash a server."""
     about = {"kind": "update", "version": 1, "fields": 0, "digest": "x"}
     text = json.dumps(about).replace('"fields": 0', '"fields": ' + "[" * depth + "]" * depth)
     header = json.dumps({"__metadata__": {"fedgram": text}}).encode()

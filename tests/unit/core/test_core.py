@@ -76,7 +76,7 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
 
 def test_artefacts_of_other_kinds_and_versions_are_refused(tmp_path: Path) -> None:
     write_artefact(tmp_path / "a", example())
-    with pytest.raises(InputError, match="holds a 'test', not a 'other'"):
+    with pytest.raises(InputError, match="contains a 'test', not a 'other'"):
         read_artefact(tmp_path / "a", kind="other", version=2)
     with pytest.raises(InputError, match="format version 2, not 3"):
         read_artefact(tmp_path / "a", kind="test", version=3)

@@ -1,4 +1,4 @@
-"""Digests of code: an edit changes them if and only if the code is imported, in whatever way."""
+"""Digests of code: an edit changes them if and only if the code is imported, in any way."""
 
 import sys
 from functools import partial, wraps
@@ -86,7 +86,7 @@ def test_an_edit_changes_the_digest_if_the_file_is_used(
         return code_digest(run, package)
 
     before, same = digest("before", FILES), digest("same", FILES)
-    assert before == same  # wherever it stands
+    assert before == same  # in any folder
     after = digest("after", FILES | {edited: FILES[edited] + "# edited"})
     assert before is not None
     assert (before != after) == (edited not in UNUSED)
@@ -128,6 +128,6 @@ def test_what_the_stages_of_a_run_need() -> None:
     text = source_digests(PACKAGE / "pipeline" / "text_stages.py")
     needed = {"fedgram/__init__.py", "fedgram/core/arrays.py", "fedgram/text/synthetic/phrases/en_us.grammar"}
     assert needed <= text.keys()
-    assert not [name for name in text if name.endswith(".toml") or name.split("/")[1] in ("cli", "flower")]
-    flower = source_digests(PACKAGE / "flower" / "stages.py")
+    assert not [name for name in text if name.endswith(".toml") or name.split("/")[1] in ("cli", "deployment")]
+    flower = source_digests(PACKAGE / "deployment" / "stages.py")
     assert {"fedgram/deployment/flower/server_app.py", "fedgram/deployment/flower/client_app.py"} <= flower.keys()

@@ -16,7 +16,7 @@ from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
 from fedgram.federated.secure.client import SecureClient
 from fedgram.federated.secure.messages import Kind
-from fedgram.federated.secure.rounds import sum_securely
+from fedgram.federated.secure.rounds import SecureRound, sum_securely
 from fedgram.federated.secure.server import SecureServer, SecureSum
 from fedgram.federated.secure.settings import AbandonedRoundError, RefusedMessageError, SecureSettings
 from fedgram.federated.secure.vectors import round_digest, total_from_sum, update_to_vector, vector_length
@@ -40,9 +40,10 @@ def joined(tmp_path: Path, jobs: Mapping[int, Job[Any]]) -> dict[int, Device]:
     return devices
 
 
-def request_for(job: Job[Any], number: int, state: bytes) -> Content:
-    digest = sha256(state).hexdigest().encode()
-    return {"job": job.digest.encode(), "round": str(number).encode(), "broadcast": digest, "state": state}
+def request_for(job: Job[Any], number: int, broadcast: bytes) -> Content:
+    digest = sha256(broadcast).hexdigest().encode()
+    fields = {"job": job.digest.encode(), "round": str(number).encode()}
+    return {**fields, "broadcast_digest": digest, "broadcast": broadcast}
 
 
 def masked_round(
@@ -83,7 +84,7 @@ def test_two_masked_sums_never_differ_by_one_device(tmp_path: Path) -> None:
 
     def round_number(number: int, gone: Collection[int] = ()) -> tuple[SecureSum | None, dict[int, Content]]:
         request = request_for(ONCE, number, NOTHING)
-        about = round_digest(ONCE.digest, number, request["broadcast"].decode())
+        about = round_digest(ONCE.digest, number, request["broadcast_digest"].decode())
         return masked_round(devices, lambda _: request, about, vector_length(UNIGRAMS.size), gone=gone)
 
     first, declined = round_number(1)
@@ -100,7 +101,7 @@ def test_an_abandoned_round_counts_against_nothing(tmp_path: Path) -> None:
     """Nothing was unmasked: five of six left before."""
     devices = joined(tmp_path, dict.fromkeys(SIX, ONCE))
     request = request_for(ONCE, 1, NOTHING)
-    about = round_digest(ONCE.digest, 1, request["broadcast"].decode())
+    about = round_digest(ONCE.digest, 1, request["broadcast_digest"].decode())
     length = vector_length(UNIGRAMS.size)
     found, _ = masked_round(devices, lambda _: request, about, length, gone=(0, 1, 2, 3, 4))
     assert found is None
@@ -130,10 +131,10 @@ def test_devices_with_different_broadcasts_have_no_sum(tmp_path: Path) -> None:
     devices = joined(tmp_path, dict.fromkeys(SIX, TRAINING))
     task = TRAINING.task
     assert isinstance(task, FederatedAveraging)
-    state = record_to_bytes(task.broadcast(task.init()))
+    broadcast = record_to_bytes(task.broadcast(task.init()))
     other = record_to_bytes(Record({"round": 1}, {name: 2 * w for name, w in START.items()}))
-    honest, lying = request_for(TRAINING, 1, state), {**request_for(TRAINING, 1, state), "state": other}
-    about = round_digest(TRAINING.digest, 1, honest["broadcast"].decode())
+    honest, lying = request_for(TRAINING, 1, broadcast), {**request_for(TRAINING, 1, broadcast), "broadcast": other}
+    about = round_digest(TRAINING.digest, 1, honest["broadcast_digest"].decode())
     server = SecureServer(MASKING, vector_length(task.size), about=about)
     messages = server.begin(devices)
     for _ in range(2):
@@ -159,7 +160,7 @@ def test_an_oversized_contribution_to_a_masked_sum_is_noticed(amount: int) -> No
             vector[7] = amount * scale  # the device's own check is left out
         return lambda: vector
 
-    found = sum_securely(SecureSettings(), vector_length(task.size), {n: vector_of(n) for n in range(10)})
+    found = sum_securely(SecureRound(SecureSettings(), vector_length(task.size)), {n: vector_of(n) for n in range(10)})
     with pytest.raises(RefusedUpdateError) as refusal:
         total_from_sum(task, found)
     assert refusal.value.reason in (Reason.TOO_LARGE, Reason.NORM, Reason.NEGATIVE)

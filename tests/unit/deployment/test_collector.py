@@ -24,25 +24,25 @@ from tests.unit.deployment.transports import (
 )
 
 from fedgram.core.errors import FedgramError
+from fedgram.core.locks import is_held, locked
 from fedgram.core.storage import Record
 from fedgram.deployment.collector import serve_rounds
 from fedgram.deployment.device import Device
-from fedgram.deployment.exchange import Exchange, Order
+from fedgram.deployment.exchange import Exchange, ServeOptions
 from fedgram.deployment.flower.grid_transport import GridTransport
 from fedgram.deployment.journal import read_status
-from fedgram.deployment.locks import is_held, locked
-from fedgram.deployment.remote_fleet import Patience
-from fedgram.deployment.transport import Lost, Request
+from fedgram.deployment.transport import Request, TransportLostError
+from fedgram.deployment.waiting import Timeouts
 from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.cohort import RoundPlan, draw_order
-from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum
+from fedgram.federated.fleet import AbandonedAttemptError, RoundCall, RoundSum
 from fedgram.federated.job import Job, job_from_bytes
 from fedgram.federated.task import device_stream
 from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.federated.wire import record_to_bytes, update_from_bytes
 from fedgram.text.population import population_from_messages
 
-PATIENCE = Patience(deadline=5.0, idle_seconds=0.5, wait_seconds=5.0, poll=0.01)
+TIMEOUTS = Timeouts(deadline=5.0, idle_seconds=0.5, wait_seconds=5.0, poll=0.01)
 
 
 def call_of(number: int, devices: int = 5, attempt: int = 0, **more: Any) -> RoundCall:
@@ -50,9 +50,9 @@ def call_of(number: int, devices: int = 5, attempt: int = 0, **more: Any) -> Rou
     return RoundCall(number, attempt, order, RoundPlan(devices, 1.0), Record(), **more)
 
 
-def opened(tmp_path: Path, job: Job[Any] = ONCE, patience: Patience = PATIENCE) -> Exchange:
+def opened(tmp_path: Path, job: Job[Any] = ONCE, timeouts: Timeouts = TIMEOUTS) -> Exchange:
     run = Exchange(tmp_path / "work")
-    run.open(Order(patience, str(tmp_path / "journal"), 3), job)
+    run.open(ServeOptions(timeouts, str(tmp_path / "journal"), 3), job)
     return run
 
 
@@ -71,11 +71,11 @@ class Answering(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def answer(self, call: RoundCall) -> RoundSum | Abandoned:
+    def answer(self, call: RoundCall) -> RoundSum | AbandonedAttemptError:
         self._run.call(call)
         return self.wait_for(call)
 
-    def wait_for(self, call: RoundCall) -> RoundSum | Abandoned:
+    def wait_for(self, call: RoundCall) -> RoundSum | AbandonedAttemptError:
         for _ in range(2000):
             if (found := self._run.sum_of(call)) is not None:
                 return found
@@ -96,12 +96,12 @@ def test_calls_are_answered_until_the_job_is_over(tmp_path: Path, masking: Any) 
     found = app.answer(call_of(1, masking=masking))
     assert isinstance(found, RoundSum)
     assert same(UNIGRAMS.server_update(UNIGRAMS.init(), found.total), simulated(ONCE, RoundPlan(5, 1.0), 1))
-    assert found.devices.tolist() == sorted(call_of(1).order[:5].tolist())
+    assert found.participants.tolist() == sorted(call_of(1).order[:5].tolist())
     status = read_status(tmp_path / "journal")
     assert status["job"] == ONCE.digest
     assert status["parts"] == ONCE.parts()
     second = call_of(2, 7, masking=masking)
-    second = replace(second, order=np.setdiff1d(second.order, found.devices))
+    second = replace(second, order=np.setdiff1d(second.order, found.participants))
     assert isinstance(app.answer(second), RoundSum)
     while not len(run.devices().devices):
         app.join(0.01)
@@ -110,7 +110,7 @@ def test_calls_are_answered_until_the_job_is_over(tmp_path: Path, masking: Any) 
     assert app.error is None
     status = read_status(tmp_path / "journal")
     assert (status["state"], status["rounds_committed"], status["rounds"]) == ("run completed", 2, 3)
-    assert (status["totals"]["asked"], status["totals"]["reports"]) == (12, 12)
+    assert (status["totals"]["invited"], status["totals"]["reports"]) == (12, 12)
 
 
 def test_a_round_is_committed_once_in_the_journal_whoever_tells_of_it(tmp_path: Path) -> None:
@@ -118,18 +118,18 @@ def test_a_round_is_committed_once_in_the_journal_whoever_tells_of_it(tmp_path: 
         return None if request.group == "2" and request.action == "report" and silent else reply
 
     silent = True
-    run, patience = opened(tmp_path, patience=Patience(0.2, 5, 0.5, poll=0.01)), Patience(0.2, 5, 0.5, poll=0.01)
+    run, timeouts = opened(tmp_path, timeouts=Timeouts(0.2, 5, 0.5, poll=0.01)), Timeouts(0.2, 5, 0.5, poll=0.01)
     transport = LocalTransport(make_devices(tmp_path, TEXTS), misbehave)
     for attempt in (0, 1):  # in ServerApps of their own, the first of which does not see the end of the job
         app = Answering(run, transport)
         app.start()
         if attempt == 0:
             assert isinstance(app.answer(call_of(1)), RoundSum)
-        assert isinstance(app.answer(call_of(2, attempt=attempt)), Abandoned)
+        assert isinstance(app.answer(call_of(2, attempt=attempt)), AbandonedAttemptError)
         if attempt == 0:
             (run.folder / "order.json").unlink()
             app.join(10)
-            run = opened(tmp_path, patience=patience)
+            run = opened(tmp_path, timeouts=timeouts)
     silent = False
     assert isinstance(app.answer(call_of(2, attempt=2)), RoundSum)
     app.close()
@@ -154,7 +154,7 @@ def test_who_is_gone_is_known_when_an_attempt_is_abandoned(tmp_path: Path) -> No
     while len(run.devices().devices) < 12:
         app.join(0.01)
     found = app.answer(replace(call_of(1), order=np.arange(4)))
-    assert isinstance(found, Abandoned)
+    assert isinstance(found, AbandonedAttemptError)
     assert run.devices().devices.tolist() == list(range(4, 12))
     app.close()
 
@@ -203,9 +203,9 @@ def test_what_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
         serve_rounds(run.folder, LocalTransport({}))
     assert "job: is damaged" in str(run.failure())
     (run.folder / "order.json").write_text('{"rounds": 1}')
-    with pytest.raises(FedgramError, match="does not hold an order"):
+    with pytest.raises(FedgramError, match="does not hold the options of a ServerApp"):
         serve_rounds(run.folder, LocalTransport({}))
-    assert "does not hold an order" in str(run.failure())
+    assert "does not hold the options of a ServerApp" in str(run.failure())
 
 
 @pytest.mark.parametrize(
@@ -237,21 +237,21 @@ def test_a_lost_transport_is_not_the_end_of_a_run(tmp_path: Path) -> None:
             raise ConnectionResetError("the SuperLink died")
 
     run = opened(tmp_path)
-    with pytest.raises(Lost, match="ConnectionResetError"):
+    with pytest.raises(TransportLostError, match="ConnectionResetError"):
         serve_rounds(run.folder, GridTransport(Gone()))
     assert run.failure() is None
 
 
 def test_one_process_works_in_a_folder_at_a_time(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
-    with locked(tmp_path, seconds=1):
+    with locked(tmp_path, seconds=1, taken="busy"):
         assert is_held(tmp_path)
-        with pytest.raises(FedgramError, match="another server"), locked(tmp_path, seconds=0.3):
+        with pytest.raises(FedgramError, match="busy"), locked(tmp_path, seconds=0.3, taken="busy"):
             pass
         waited = threading.Event()
 
         def wait() -> None:
-            with locked(tmp_path, seconds=30):
+            with locked(tmp_path, seconds=30, taken="busy"):
                 waited.set()
 
         waiting = threading.Thread(target=wait)
@@ -281,7 +281,7 @@ def test_a_device_computes_what_the_task_computes(tmp_path: Path) -> None:
     (device,) = make_devices(tmp_path, {3: TEXTS[3]}).values()
     assert len(population_from_messages([("3", text, "train") for text in TEXTS[3]]).words) < len(POPULATION.words)
     device.join({"job": TRAINING.content})
-    request = {"job": TRAINING.digest.encode(), "round": b"1", "state": record_to_bytes(broadcast)}
+    request = {"job": TRAINING.digest.encode(), "round": b"1", "broadcast": record_to_bytes(broadcast)}
     update = update_from_bytes(Device.report(device, request)["update"])
     assert direct.weight > 0
     for name in direct.size:

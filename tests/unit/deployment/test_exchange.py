@@ -10,23 +10,23 @@ from tests.unit.deployment.transports import ALL, MASKING, ONCE, START, TRAINING
 
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import Record
-from fedgram.deployment.exchange import Exchange, Order, Presence
-from fedgram.deployment.remote_fleet import Patience
+from fedgram.deployment.exchange import Exchange, ServeOptions
+from fedgram.deployment.waiting import Presence, Timeouts
 from fedgram.federated.cohort import RoundPlan
-from fedgram.federated.fleet import Abandoned, RoundCall, RoundSum, Tally
+from fedgram.federated.fleet import AbandonedAttemptError, RoundCall, RoundSum, Tally
 from fedgram.federated.job import Job
 from fedgram.federated.task import Total
 from fedgram.federated.unigram_collection import UnigramTask
 
-ORDER = Order(Patience(), "journal", 3)
+ORDER = ServeOptions(Timeouts(), "journal", 3)
 CALL = RoundCall(3, 0, ALL[::-1].copy(), RoundPlan(5, 1.2, 2, 4), Record(), MASKING)
 TALLY = Tally(5, 4, 1, 1, bytes_sent=70, bytes_received=60)
 
 
-def sides(folder: Path, job: Job[Any] = ONCE, order: Order = ORDER) -> tuple[Exchange, Exchange]:
+def sides(folder: Path, job: Job[Any] = ONCE, order: ServeOptions = ORDER) -> tuple[Exchange, Exchange]:
     run, server = Exchange(folder), Exchange(folder)
     run.open(order, job)
-    server.read_order()
+    server.read_options()
     return run, server
 
 
@@ -38,7 +38,7 @@ def sum_for(job: Job[Any], value: int = 7) -> RoundSum:
     return RoundSum(total, np.array([1, 2, 8, 11]), TALLY)
 
 
-def asked(server: Exchange) -> tuple[str, RoundCall]:
+def open_call(server: Exchange) -> tuple[str, RoundCall]:
     found = server.next_call()
     assert found is not None
     return found
@@ -47,12 +47,12 @@ def asked(server: Exchange) -> tuple[str, RoundCall]:
 @pytest.mark.parametrize("job", [ONCE, TRAINING], ids=lambda job: str(job.task.name))
 def test_calls_and_sums_cross_as_they_are(tmp_path: Path, job: Job[Any]) -> None:
     run, server = sides(tmp_path, job)
-    order, found = server.read_order()
+    order, found = server.read_options()
     assert (order, found.content) == (ORDER, job.content)
     assert server.next_call() is None
     call = replace(CALL, broadcast=job.task.broadcast(job.task.init()))
     run.call(call)
-    name, came = asked(server)
+    name, came = open_call(server)
     assert (came.number, came.attempt, came.plan, came.masking) == (3, 0, CALL.plan, MASKING)
     assert came.order.tolist() == CALL.order.tolist()
     assert came.broadcast.fields == call.broadcast.fields
@@ -66,23 +66,23 @@ def test_calls_and_sums_cross_as_they_are(tmp_path: Path, job: Job[Any]) -> None
     assert (answer.total.weight, answer.total.devices, answer.total.bits) == (wanted.total.weight, 4, wanted.total.bits)
     assert list(answer.total.arrays) == list(wanted.total.arrays)
     assert all(np.array_equal(answer.total.arrays[n], a) for n, a in wanted.total.arrays.items())
-    assert (answer.devices.tolist(), answer.tally) == ([1, 2, 8, 11], TALLY)
+    assert (answer.participants.tolist(), answer.tally) == ([1, 2, 8, 11], TALLY)
 
 
 def test_an_attempt_that_was_abandoned_is_answered_with_the_reason(tmp_path: Path) -> None:
     run, server = sides(tmp_path)
     run.call(CALL)
-    server.answer(*asked(server), Abandoned("nobody came", TALLY, np.array([4])))
+    server.answer(*open_call(server), AbandonedAttemptError("nobody came", TALLY, np.array([4])))
     answer = run.sum_of(CALL)
-    assert isinstance(answer, Abandoned)
-    assert (str(answer), answer.tally, answer.seen.tolist()) == ("nobody came", TALLY, [4])
+    assert isinstance(answer, AbandonedAttemptError)
+    assert (str(answer), answer.tally, answer.participants.tolist()) == ("nobody came", TALLY, [4])
     for attempt in range(1, 12):  # of which the last have two digits
         again = replace(CALL, attempt=attempt)
         assert run.sum_of(again) is None
         run.call(again)
-        name, came = asked(server)
+        name, came = open_call(server)
         assert came.attempt == attempt
-        server.answer(name, came, Abandoned(f"nobody came {attempt}", TALLY))
+        server.answer(name, came, AbandonedAttemptError(f"nobody came {attempt}", TALLY))
         assert str(run.sum_of(again)) == f"nobody came {attempt}"
 
 
@@ -90,20 +90,20 @@ def test_a_sum_serves_every_attempt_at_its_round_and_no_other(tmp_path: Path) ->
     run, server = sides(tmp_path, TRAINING)
     call = replace(CALL, broadcast=Record({"round": 3}, START))
     run.call(call)
-    server.answer(*asked(server), sum_for(TRAINING))
+    server.answer(*open_call(server), sum_for(TRAINING))
     assert isinstance(run.sum_of(replace(call, attempt=2)), RoundSum)
     assert run.sum_of(replace(call, broadcast=Record({"round": 4}, START))) is None
     assert run.sum_of(replace(call, number=4)) is None
     run.call(replace(call, number=4))
     assert run.sum_of(call) is None  # the next round was called for, so it was committed
-    assert asked(server)[1].number == 4
+    assert open_call(server)[1].number == 4
 
 
 def test_there_is_one_call_at_a_time(tmp_path: Path) -> None:
     run, server = sides(tmp_path)
     for attempt in (0, 1, 0):  # a run that is killed begins with the first attempt again
         run.call(replace(CALL, attempt=attempt))
-        assert asked(server)[1].attempt == attempt
+        assert open_call(server)[1].attempt == attempt
     assert len(list(tmp_path.glob("call-*"))) == 1
     run.withdraw()
     assert server.next_call() is None
@@ -112,19 +112,19 @@ def test_there_is_one_call_at_a_time(tmp_path: Path) -> None:
 def test_a_run_that_resumes_finds_its_sum_but_not_what_was_abandoned(tmp_path: Path) -> None:
     run, server = sides(tmp_path)
     run.call(CALL)
-    server.answer(*asked(server), Abandoned("nobody came", Tally()))
+    server.answer(*open_call(server), AbandonedAttemptError("nobody came", Tally()))
     run.call(replace(CALL, attempt=1))
     second, server = sides(tmp_path)
     assert second.sum_of(CALL) is None
-    assert asked(server)[1].attempt == 1  # still asked for, and its sum would serve
-    server.answer(*asked(server), sum_for(ONCE))
+    assert open_call(server)[1].attempt == 1  # the call stands, and its sum would be accepted
+    server.answer(*open_call(server), sum_for(ONCE))
     assert isinstance(sides(tmp_path)[0].sum_of(CALL), RoundSum)
 
 
 def test_another_job_finds_nothing_of_the_one_before(tmp_path: Path) -> None:
     run, server = sides(tmp_path)
     run.call(CALL)
-    server.answer(*asked(server), sum_for(ONCE))
+    server.answer(*open_call(server), sum_for(ONCE))
     server.show_devices(Presence(ALL, 12))
     assert not server.is_over
     other, second = sides(tmp_path, Job(UnigramTask(WORDS, clip=3.0), 5, participations=1))
@@ -143,7 +143,7 @@ def test_a_server_app_goes_on_with_the_same_order_and_ends_with_another(tmp_path
     assert not server.is_over
     present = run.devices()
     assert (present.devices.tolist(), present.online, present.turned_away) == (ALL.tolist(), 13, {"not ready": 1})
-    sides(tmp_path, order=replace(ORDER, patience=Patience(deadline=5)))
+    sides(tmp_path, order=replace(ORDER, timeouts=Timeouts(deadline=5)))
     assert server.is_over
 
 
@@ -170,12 +170,12 @@ def test_what_a_server_app_says_of_its_failure_is_read_once(tmp_path: Path) -> N
     assert sides(tmp_path)[0].failure() is None
 
 
-def test_what_is_no_order_is_refused(tmp_path: Path) -> None:
+def test_what_are_no_options_is_refused(tmp_path: Path) -> None:
     sides(tmp_path)
-    for content in ("", "[]", '{"rounds": 1}', '{"patience": {"patience": 3}, "journal": "", "rounds": 1}'):
+    for content in ("", "[]", '{"rounds": 1}', '{"timeouts": {"timeouts": 3}, "journal": "", "rounds": 1}'):
         (tmp_path / "order.json").write_text(content)
-        with pytest.raises(FedgramError, match="does not hold an order"):
-            Exchange(tmp_path).read_order()
+        with pytest.raises(FedgramError, match="does not hold the options of a ServerApp"):
+            Exchange(tmp_path).read_options()
 
 
 def spoiled(found: RoundSum, case: str) -> RoundSum:
@@ -191,7 +191,7 @@ def spoiled(found: RoundSum, case: str) -> RoundSum:
         case "too many devices":
             total.devices = 3 * 10**9
         case "devices twice":
-            return replace(found, devices=np.array([1, 1, 8, 11]))
+            return replace(found, participants=np.array([1, 1, 8, 11]))
     return found
 
 
@@ -200,7 +200,7 @@ def test_a_sum_that_cannot_be_is_refused(tmp_path: Path, case: str) -> None:
     """Sums may come from another machine."""
     run, server = sides(tmp_path)
     run.call(CALL)
-    server.answer(*asked(server), spoiled(sum_for(ONCE), case))
+    server.answer(*open_call(server), spoiled(sum_for(ONCE), case))
     with pytest.raises(InputError, match="does not hold the sum of a round"):
         run.sum_of(CALL)
 
@@ -208,7 +208,7 @@ def test_a_sum_that_cannot_be_is_refused(tmp_path: Path, case: str) -> None:
 def test_sums_of_a_completed_run_are_no_business_of_the_next(tmp_path: Path) -> None:
     run, server = sides(tmp_path)
     run.call(CALL)
-    server.answer(*asked(server), sum_for(ONCE))
+    server.answer(*open_call(server), sum_for(ONCE))
     again, _ = sides(tmp_path)
     assert isinstance(again.sum_of(CALL), RoundSum)  # the run was killed
     again.close(completed=True)

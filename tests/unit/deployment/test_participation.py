@@ -24,9 +24,10 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
 from fedgram.deployment.device import Device, open_device
 from fedgram.deployment.masked_round import STEPS
-from fedgram.deployment.participation import MOST_OPEN
-from fedgram.deployment.remote_fleet import Patience, RemoteFleet
+from fedgram.deployment.participation import MAX_OPEN
+from fedgram.deployment.remote_fleet import RemoteFleet
 from fedgram.deployment.store import write_store
+from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
 from fedgram.federated.rounds import RunOptions, run_rounds
@@ -46,8 +47,8 @@ def restarted(device: Device) -> Device:
 
 
 def request(job: Job[Any], number: int, broadcast: Record | None = None) -> dict[str, bytes]:
-    state = record_to_bytes(broadcast or job.task.broadcast(job.task.init()))
-    return {"job": job.digest.encode(), "round": str(number).encode(), "state": state}
+    content = record_to_bytes(broadcast or job.task.broadcast(job.task.init()))
+    return {"job": job.digest.encode(), "round": str(number).encode(), "broadcast": content}
 
 
 def joined(folder: Path, job: Job[Any], participations: int = 1) -> Device:
@@ -114,8 +115,8 @@ class Round:
         import hashlib
 
         self.devices, self.job, self.number = devices, job, number
-        self.state = record_to_bytes(job.task.broadcast(job.task.init()))
-        self.digest = hashlib.sha256(self.state).hexdigest()
+        self.broadcast = record_to_bytes(job.task.broadcast(job.task.init()))
+        self.digest = hashlib.sha256(self.broadcast).hexdigest()
         about = round_digest(job.digest, number, self.digest)
         self.server = SecureServer(MASKING, vector_length(job.task.size), about=about)
         self.requests = self.server.begin(devices)
@@ -126,7 +127,7 @@ class Round:
         for node, message in self.requests.items():
             content = {
                 "job": self.job.digest.encode(), "round": str(self.number).encode(), "message": message,
-                "state": self.state, "broadcast": self.digest.encode(),
+                "broadcast": self.broadcast, "broadcast_digest": self.digest.encode(),
             }  # fmt: skip
             answers.append(answer_of(restarted(self.devices[node]), "secure", content))
             if "answer" in answers[-1]:
@@ -173,7 +174,7 @@ def test_a_device_that_gave_out_shares_has_taken_part(tmp_path: Path) -> None:
 
 def test_masked_vectors_are_not_sent_in_vain_without_end(tmp_path: Path) -> None:
     devices = masked(tmp_path)
-    for number in range(MOST_OPEN):
+    for number in range(MAX_OPEN):
         steps(devices, 3, number=number + 1)
     assert Round(devices, 99).step() == [TOOK_PART] * 3
 
@@ -202,7 +203,7 @@ def test_a_job_whose_pinned_setting_differs_is_declined(tmp_path: Path) -> None:
     assert device.join({"job": other.content})["ready"] == b"not the pinned unigrams.words"
     assert "update" in device.report(request(ONCE, 1))
     for server_asks in (device.report, replace(device, masking=MASKING).secure):
-        asked = {**request(other, 1), "message": b"FGSA\2\1" + bytes(64), "broadcast": b"0" * 64}
+        asked = {**request(other, 1), "message": b"FGSA\2\1" + bytes(64), "broadcast_digest": b"0" * 64}
         assert server_asks(asked) == {"declined": b"not the pinned unigrams.words"}
     louder = Job(UnigramTask(WORDS, clip=1e6), 5, participations=1)
     assert device.join({"job": louder.content})["ready"] == b"yes"  # of which it demands nothing
@@ -215,8 +216,8 @@ def test_an_operator_sees_that_devices_turn_a_job_away(tmp_path: Path) -> None:
     other = Job(UnigramTask(Vocabulary.of(["other"]), clip=20.0), 5, participations=1)
     pins = {"unigrams.words": ONCE.parts()["unigrams.words"]}
     devices = {n: replace(d, pins=pins) for n, d in make_devices(tmp_path, {n: TEXTS[n] for n in range(3)}).items()}
-    fleet = RemoteFleet(LocalTransport(devices), other, Patience(wait_seconds=0.4, poll=0.01))
-    with pytest.raises(FedgramError, match=r"0 of 3 devices are there after 0 s \(turned away: 3 not ready\)"):
+    fleet = RemoteFleet(LocalTransport(devices), other, Timeouts(wait_seconds=0.4, poll=0.01))
+    with pytest.raises(FedgramError, match=r"0 of 3 are there, 3 online \(turned away so far: 3 not ready\)"):
         run_rounds(other, fleet, RunOptions(1, RoundPlan(3, 1.0)))
 
 

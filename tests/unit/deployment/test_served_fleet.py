@@ -27,25 +27,25 @@ from tests.unit.deployment.transports import (
 )
 
 from fedgram.core.errors import FedgramError
-from fedgram.deployment import keeper
-from fedgram.deployment.exchange import Exchange, Presence
-from fedgram.deployment.flower.control import Unreachable
+from fedgram.core.locks import locked
+from fedgram.deployment import server_app_runs
+from fedgram.deployment.exchange import Exchange
+from fedgram.deployment.flower.control import UnreachableError
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder
-from fedgram.deployment.locks import locked
-from fedgram.deployment.remote_fleet import Patience
 from fedgram.deployment.served_fleet import ServedFleet
 from fedgram.deployment.transport import Request
+from fedgram.deployment.waiting import Presence, Timeouts
 from fedgram.federated.cohort import RoundPlan
-from fedgram.federated.fleet import Abandoned, RoundSum, Tally
+from fedgram.federated.fleet import AbandonedAttemptError, RoundSum, Tally
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import GaveUp, RunOptions, run_rounds
+from fedgram.federated.rounds import Checkpointing, GaveUpError, RunOptions, run_rounds
 from fedgram.federated.task import Total
 from fedgram.neural.scoring import text_to_score
 from fedgram.text.population import population_from_messages
-from fedgram.training.federated_training import Following, train
+from fedgram.training.fedavg_run import DevSchedule, train
 
 NOBODY = np.zeros(0, np.int64)
-PATIENCE = Patience(deadline=5.0, wait_seconds=20.0, idle_seconds=0.5, poll=0.01)
+TIMEOUTS = Timeouts(deadline=5.0, wait_seconds=20.0, idle_seconds=0.5, poll=0.01)
 PLAIN_OR_MASKED = pytest.mark.parametrize("masking", [None, MASKING], ids=["plain", "masked"])
 
 
@@ -55,9 +55,9 @@ class Link:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: str = "failed") -> None:
         self.status, self.started, self.stopped, self.now = status, list[int](), list[int](), 0.0
         self.on_start: Callable[[int], object] = lambda _: None
-        monkeypatch.setattr(keeper, "start_run", self.start)
-        monkeypatch.setattr(keeper, "run_status", lambda *_: self.status)
-        monkeypatch.setattr(keeper, "stop_run", lambda _, run: self.stopped.append(run))
+        monkeypatch.setattr(server_app_runs, "start_run", self.start)
+        monkeypatch.setattr(server_app_runs, "run_status", lambda *_: self.status)
+        monkeypatch.setattr(server_app_runs, "stop_run", lambda _, run: self.stopped.append(run))
         monkeypatch.setattr("time.sleep", self.sleep)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
@@ -75,14 +75,14 @@ def home(tmp_path: Path) -> Folder:
     return make_folder(tmp_path / "fed", FederationConfig(tls=False))
 
 
-def fleet_at(home: Folder, work: Path, job: Job[Any] = ONCE, **patience: Any) -> ServedFleet:
-    return ServedFleet(home, work, job, Patience(**patience))
+def fleet_at(home: Folder, work: Path, job: Job[Any] = ONCE, **timeouts: Any) -> ServedFleet:
+    return ServedFleet(home, work, job, Timeouts(**timeouts))
 
 
 def server(work: Path) -> Exchange:
     """The side of the ServerApp."""
     exchange = Exchange(work)
-    exchange.read_order()
+    exchange.read_options()
     return exchange
 
 
@@ -146,8 +146,8 @@ def test_an_interrupted_command_stops_its_run(home: Folder, tmp_path: Path, monk
     assert link.stopped == link.started == [1]
 
 
-def look_and_die(fleet: ServedFleet) -> None:
-    fleet._keeper.look()
+def check_and_die(fleet: ServedFleet) -> None:
+    fleet._server_app.check()
     raise Killed  # nothing is stopped, nor told that it is over
 
 
@@ -157,7 +157,7 @@ def test_a_run_of_another_folder_is_stopped_first(
     link = Link(monkeypatch, "running")
     for name, started, stopped in (("work", [1], []), ("work", [1, 2], []), ("other", [1, 2, 3], [2])):
         with pytest.raises(Killed), fleet_at(home, tmp_path / name).working(1) as fleet:
-            look_and_die(fleet)
+            check_and_die(fleet)
         assert (link.started, link.stopped) == (started, stopped)
         assert not Exchange(tmp_path / name).is_done
     assert json.loads((home.server / "run.json").read_text())["work"] == str((tmp_path / "other").resolve())
@@ -165,9 +165,9 @@ def test_a_run_of_another_folder_is_stopped_first(
 
 def test_one_command_at_a_time_asks_the_devices(home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = Link(monkeypatch)
-    wrong = "another run is asking the devices of"
+    wrong = "another run is using the devices of"
     with (
-        locked(home.server, seconds=0),
+        locked(home.server, taken=""),
         pytest.raises(FedgramError, match=wrong),
         fleet_at(home, tmp_path / "work").working(1),
     ):
@@ -178,7 +178,7 @@ def test_one_command_at_a_time_asks_the_devices(home: Folder, tmp_path: Path, mo
 @contextmanager
 def held(work: Path) -> Iterator[Exchange]:
     """A ServerApp that works in the folder."""
-    with locked(work, seconds=0):
+    with locked(work, taken="busy"):
         yield server(work)
 
 
@@ -199,7 +199,7 @@ def test_what_is_waited_for_is_said(
 
     def away(_: int) -> None:
         if link.now < 20:
-            raise Unreachable("no server answers at 127.0.0.1:1")
+            raise UnreachableError("no server answers at 127.0.0.1:1")
 
     link.on_start = away
     with pytest.raises(FedgramError, match="gave up"), fleet_at(home, work, wait_seconds=40.0).working(1) as fleet:
@@ -214,11 +214,11 @@ def test_a_server_that_is_away_for_too_long_ends_the_wait_and_takes_the_call_bac
     link, work = Link(monkeypatch), tmp_path / "work"
 
     def away(_: int) -> None:
-        raise Unreachable("no server answers")
+        raise UnreachableError("no server answers")
 
     link.on_start = away
-    with ServedFleet(home, work, ONCE, PATIENCE, away=30.0).working(1) as fleet:
-        with pytest.raises(Unreachable):
+    with ServedFleet(home, work, ONCE, TIMEOUTS, away=30.0).working(1) as fleet:
+        with pytest.raises(UnreachableError):
             fleet.collect(call_of(1))
         assert 30 <= link.now < 32
         assert server(work).next_call() is None
@@ -249,8 +249,9 @@ def test_the_last_devices_are_waited_for_a_while_that_passes_only_while_the_serv
 def run_of(
     home: Folder, work: Path, job: Job[Any], options: RunOptions, folder: Path | None = None, tell: Any = None
 ) -> Any:  # fmt: skip
-    with ServedFleet(home, work, job, PATIENCE).working(options.rounds) as fleet:
-        return run_rounds(job, fleet, options, folder=folder, tell=tell or (lambda *_: None))
+    with ServedFleet(home, work, job, TIMEOUTS).working(options.rounds) as fleet:
+        kept = Checkpointing(folder) if folder else None
+        return run_rounds(job, fleet, options, checkpoints=kept, tell=tell or (lambda *_: None))
 
 
 @PLAIN_OR_MASKED
@@ -334,10 +335,10 @@ def test_a_network_is_trained_as_in_the_simulation_whoever_is_killed(
     options = RunOptions(4, RoundPlan(5, 1.0, minimum=5), masking)
 
     def training(tell: Any) -> Any:
-        with ServedFleet(home, tmp_path / "work", TRAINING, PATIENCE).working(4) as fleet:
+        with ServedFleet(home, tmp_path / "work", TRAINING, TIMEOUTS).working(4) as fleet:
             return train(
-                TRAINING, fleet, options, dev=dev, following=Following(4), folder=tmp_path / "rounds", resume=True,
-                tell=tell,
+                TRAINING, fleet, options, dev=dev, dev_schedule=DevSchedule(4),
+                checkpoints=Checkpointing(tmp_path / "rounds"), tell=tell,
             )  # fmt: skip
 
     def killed(event: str, about: Any) -> None:
@@ -350,8 +351,8 @@ def test_a_network_is_trained_as_in_the_simulation_whoever_is_killed(
     link.join()
     alone = simulated(TRAINING, RoundPlan(5, 1.0), 4)
     assert [type(error) for error in link.errors] == [Killed]
-    assert result.story["loss"][-1] == alone.loss
-    assert result.story["dev"][0]["round"] == 4
+    assert result.history["loss"][-1] == alone.loss
+    assert result.history["dev"][0]["round"] == 4
     for name, weight in result.weights.items():
         assert np.array_equal(weight, alone.model.weights[name])
 
@@ -367,7 +368,7 @@ def test_a_run_that_gave_up_ends_its_server_app_and_can_be_tried_again(
     transport = LocalTransport(make_devices(tmp_path, TEXTS), misbehave)
     link, options = LocalLink(monkeypatch, {home.path: transport}), RunOptions(1, RoundPlan(12, 1.0, attempts=2))
     wrong = r"round 1 was abandoned 2 times, .*0 of at least 1 reports .*\(12 failed\)"
-    with pytest.raises(GaveUp, match=wrong):
+    with pytest.raises(GaveUpError, match=wrong):
         run_of(home, tmp_path / "work", ONCE, options, tmp_path / "rounds")
     link.join()
     silent[0] = False
@@ -385,9 +386,9 @@ def test_an_answer_that_is_none_is_an_abandoned_attempt(
     def abandons(_: int) -> None:
         found = server(work).next_call()
         assert found is not None
-        server(work).answer(*found, Abandoned("nobody came", Tally(late=3), np.array([2])))
+        server(work).answer(*found, AbandonedAttemptError("nobody came", Tally(late=3), np.array([2])))
 
     link.on_start = abandons
-    with fleet_at(home, work).working(1) as fleet, pytest.raises(Abandoned, match="nobody came") as why:
+    with fleet_at(home, work).working(1) as fleet, pytest.raises(AbandonedAttemptError, match="nobody came") as why:
         fleet.collect(call_of(1))
-    assert (why.value.tally.late, why.value.seen.tolist()) == (3, [2])
+    assert (why.value.tally.late, why.value.participants.tolist()) == (3, [2])

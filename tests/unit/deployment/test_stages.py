@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedgram.core.errors import FedgramError
+from fedgram.core.toml_config import digest
 from fedgram.deployment.folder import FederationConfig, RoundsConfig, make_folder, open_folder
-from fedgram.deployment.stages import Servers, masking_of, on_federation, patience_of, round_plan
+from fedgram.deployment.stages import Servers, masking_of, on_federation, round_plan, timeouts_of
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.stages import run_stages
-from fedgram.pipeline.strict_toml import digest
 
 ASKING = {"unigrams", "train_words", "train_pieces", "refit"}
 
@@ -38,7 +38,7 @@ def test_what_the_configuration_names_is_not_asked_of_devices(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("section", "key"),
-    [("unigrams", "devices_per_round"), ("training", "clients_per_round"), ("refit", "devices_per_round")],
+    [("unigrams", "devices_per_round"), ("training", "devices_per_round"), ("refit", "devices_per_round")],
 )
 def test_rounds_too_small_to_be_masked_are_refused_at_once(tmp_path: Path, section: str, key: str) -> None:
     home, plain = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=3)), RunConfig()
@@ -72,11 +72,11 @@ def test_rounds_are_run_as_the_federation_says(tmp_path: Path) -> None:
         deadline=9.0, minimum=0.4, attempts=2, wait_seconds=8.0, wait_for=7, idle_seconds=6.0, batch=5
     )
     home = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=4, rounds=rounds))
-    plan, patience, masking = round_plan(home, 20, 1.2), patience_of(home), masking_of(home)
+    plan, timeouts, masking = round_plan(home, 20, 1.2), timeouts_of(home), masking_of(home)
     assert (plan.devices, plan.over_selection, plan.minimum, plan.attempts) == (20, 1.2, 8, 2)
     assert round_plan(home, 5, 1.0).minimum == 4  # the fewest that may be summed
-    assert (patience.deadline, patience.wait_seconds, patience.idle_seconds) == (9.0, 8.0, 6.0)
-    assert (patience.wait_for, patience.batch) == (7, 5)
+    assert (timeouts.deadline, timeouts.wait_seconds, timeouts.idle_seconds) == (9.0, 8.0, 6.0)
+    assert (timeouts.wait_for, timeouts.batch) == (7, 5)
     assert masking is not None
     assert masking.min_devices == 4
     assert masking_of(make_folder(tmp_path / "plain", FederationConfig(tls=False, masked_with=0))) is None

@@ -23,19 +23,20 @@ from tests.unit.deployment.transports import (
 )
 
 from fedgram.core.errors import FedgramError
-from fedgram.deployment import keeper, stages
+from fedgram.deployment import server_app_runs, stages
 from fedgram.deployment.folder import FederationConfig, RoundsConfig, make_folder
-from fedgram.deployment.keeper import keep_collecting
-from fedgram.deployment.remote_fleet import Patience, RemoteFleet
+from fedgram.deployment.remote_fleet import RemoteFleet
+from fedgram.deployment.server_app_runs import keep_collecting
 from fedgram.deployment.stages import Servers, served
-from fedgram.deployment.transport import Lost, Request
+from fedgram.deployment.transport import Request, TransportLostError
+from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import GaveUp, Progress, RunOptions, run_rounds
+from fedgram.federated.rounds import GaveUpError, Progress, RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.shards import ShardedFleet
+from fedgram.federated.shards import ShardedFleet, Waiting
 
-PATIENCE = Patience(deadline=3.0, wait_seconds=5.0, idle_seconds=0.3, poll=0.01)
+TIMEOUTS = Timeouts(deadline=3.0, wait_seconds=5.0, idle_seconds=0.3, poll=0.01)
 PLAIN_OR_MASKED = pytest.mark.parametrize("masking", [None, MASKING], ids=["plain", "masked"])
 HALVES = (range(6), range(6, 12))
 
@@ -48,7 +49,7 @@ class Failing(LocalTransport):
 
     def send(self, requests: Any, *, seconds: float) -> list[str]:
         if any(request.group in map(str, self.lost) for request in requests):
-            raise Lost("the SuperLink cannot be reached (test)")
+            raise TransportLostError("the SuperLink cannot be reached (test)")
         return super().send(requests, seconds=seconds)
 
     def swallow(self, request: Request, reply: dict[str, bytes]) -> dict[str, bytes] | None:
@@ -64,13 +65,13 @@ def two(tmp_path: Path, masking: SecureSettings | None = None, participations: i
 
 
 def sharded(
-    transports: tuple[Failing, ...], job: Job[Any], patience: Patience = PATIENCE, least: int = 1
+    transports: tuple[Failing, ...], job: Job[Any], timeouts: Timeouts = TIMEOUTS, least: int = 1
 ) -> ShardedFleet:
     def sleep(seconds: float) -> None:
         time.sleep(min(seconds, 0.02))
 
-    shards = [RemoteFleet(transport, job, patience, sleep=sleep) for transport in transports]
-    return ShardedFleet(shards, patience.wait_seconds, patience.idle_seconds, least)
+    shards = [RemoteFleet(transport, job, timeouts, sleep=sleep) for transport in transports]
+    return ShardedFleet(shards, Waiting(timeouts.wait_seconds, timeouts.idle_seconds), min_devices=least)
 
 
 @PLAIN_OR_MASKED
@@ -79,10 +80,10 @@ def test_two_servers_give_the_bits_of_one(tmp_path: Path, job: Job[Any], rounds:
     plan = RoundPlan(10 if rounds else 12, 1.0)
     transports = two(tmp_path, masking)
     found = run_rounds(job, sharded(transports, job), RunOptions(rounds, plan, masking))
-    asked = [t.asked("report" if masking is None else "secure") for t in transports]
-    assert all(asked)
+    invited = [t.requests_for("report" if masking is None else "secure") for t in transports]
+    assert all(invited)
     alone = LocalTransport(make_devices(tmp_path, TEXTS, masking))
-    one = RemoteFleet(alone, job, Patience(wait_for=12, idle_seconds=0.3, poll=0.01))
+    one = RemoteFleet(alone, job, Timeouts(wait_for=12, idle_seconds=0.3, poll=0.01))
     assert same(found.state, run_rounds(job, one, RunOptions(rounds, plan, masking)).state)
     assert same(found.state, simulated(job, plan, rounds))
     assert found.progress.tally.reports == (30 if rounds else 12)
@@ -94,7 +95,7 @@ def test_a_round_goes_on_without_a_server_that_fails(tmp_path: Path, masking: An
     one, other = two(tmp_path, masking, MANY)
     setattr(other, how, (2,))
     told = list[tuple[str, Any]]()
-    fleet = sharded((one, other), OFTEN, Patience(1.0, 5.0, 0.3, poll=0.01))
+    fleet = sharded((one, other), OFTEN, Timeouts(4.0, 5.0, 0.3, poll=0.01))
     options = RunOptions(3, RoundPlan(12, 1.0), masking)
     found = run_rounds(OFTEN, fleet, options, tell=lambda event, about: told.append((event, dict(about))))
     assert [part.devices for part in found.state.rounds] == [12, 6, 12]
@@ -118,13 +119,13 @@ def test_a_round_that_needs_both_servers_is_tried_again(tmp_path: Path, masking:
 
     other.misbehave = fails_once
     options = RunOptions(2, RoundPlan(12, 1.0, minimum=10, attempts=2), masking)
-    patience = Patience(1.0, 5.0, 0.3, poll=0.01)
-    found = run_rounds(OFTEN, sharded((one, other), OFTEN, patience), options)
+    timeouts = Timeouts(1.0, 5.0, 0.3, poll=0.01)
+    found = run_rounds(OFTEN, sharded((one, other), OFTEN, timeouts), options)
     assert [part.devices for part in found.state.rounds] == [12, 12]
     assert found.progress.abandoned == 1
     other.misbehave = lambda request, reply: None if request.group else reply
-    with pytest.raises(GaveUp, match="round 1 was abandoned 2 times"):
-        run_rounds(OFTEN, sharded((one, other), OFTEN, patience), options)
+    with pytest.raises(GaveUpError, match="round 1 was abandoned 2 times"):
+        run_rounds(OFTEN, sharded((one, other), OFTEN, timeouts), options)
 
 
 def test_a_server_that_is_away_is_not_waited_for_and_may_come_back(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_server_that_is_away_is_not_waited_for_and_may_come_back(tmp_path: Pat
 
     def lost() -> Any:
         if away[0]:
-            raise Lost("the SuperLink cannot be reached (test)")
+            raise TransportLostError("the SuperLink cannot be reached (test)")
         return nodes()
 
     other.nodes = lost  # type: ignore[method-assign]
@@ -141,7 +142,7 @@ def test_a_server_that_is_away_is_not_waited_for_and_may_come_back(tmp_path: Pat
     def come_back(event: str, about: Any) -> None:
         away[0] = away[0] and not (event == "round committed" and about["round"] == 1)
 
-    fleet = sharded((one, other), OFTEN, Patience(3.0, 5.0, 0.3, poll=0.01))
+    fleet = sharded((one, other), OFTEN, Timeouts(3.0, 5.0, 0.3, poll=0.01))
     found = run_rounds(OFTEN, fleet, RunOptions(3, RoundPlan(12, 1.0)), tell=come_back)
     assert found.state.rounds[0].devices == 6
     assert found.state.rounds[-1].devices == 12
@@ -151,13 +152,13 @@ def test_a_server_that_is_away_is_not_waited_for_and_may_come_back(tmp_path: Pat
 
 
 @PLAIN_OR_MASKED
-def test_a_share_that_is_too_small_to_be_masked_is_not_asked_for(tmp_path: Path, masking: Any) -> None:
+def test_a_share_that_is_too_small_to_be_masked_is_not_collected(tmp_path: Path, masking: Any) -> None:
     devices = make_devices(tmp_path, TEXTS, masking)
     most, few = ({n: d for n, d in devices.items() if (n < 110) == first} for first in (True, False))
     transports = Failing(most), Failing(few)
     found = run_rounds(ONCE, sharded(transports, ONCE), RunOptions(1, RoundPlan(12, 1.0), masking))
     assert found.progress.tally.reports == (12 if masking is None else 10)
-    assert len(transports[1].asked("secure")) == 0
+    assert len(transports[1].requests_for("secure")) == 0
 
 
 @PLAIN_OR_MASKED
@@ -213,7 +214,7 @@ def test_a_server_on_another_machine_shares_a_run_through_a_folder(
 def test_a_server_on_another_machine_that_is_silent_costs_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(server_app_runs, "_SILENT_SECONDS", 0.1)
     monkeypatch.setattr(stages, "_SHARD_AWAY", 0.2)
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -239,6 +240,6 @@ def test_a_share_that_is_too_small_to_be_masked_goes_to_the_other_server(tmp_pat
     transports = two(tmp_path, MASKING)
     found = run_rounds(ONCE, sharded(transports, ONCE, least=3), RunOptions(None, RoundPlan(4, 1.0), MASKING))
     assert [part.devices for part in found.state.rounds] == [4, 4]  # of the rest, each server has two
-    asked = [{request.group for request in transport.asked("secure")} for transport in transports]
-    assert all(len(groups) == 1 for groups in asked)
+    invited = [{request.group for request in transport.requests_for("secure")} for transport in transports]
+    assert all(len(groups) == 1 for groups in invited)
     assert found.progress.abandoned == 0

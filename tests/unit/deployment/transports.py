@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgram.deployment import collector, keeper, served_fleet
+from fedgram.deployment import collector, served_fleet, server_app_runs
 from fedgram.deployment.collector import serve_rounds
 from fedgram.deployment.device import Device
 from fedgram.deployment.folder import Folder
+from fedgram.deployment.remote_fleet import RemoteFleet
 from fedgram.deployment.store import open_store, write_store
 from fedgram.deployment.transport import Reply, Request, Transport
+from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
 from fedgram.federated.rounds import RunOptions, run_rounds
@@ -25,16 +27,18 @@ from fedgram.federated.unigram_collection import UnigramState, UnigramTask
 from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.model import ModelShape, initial_weights
 from fedgram.neural.network import Coding, as_arrays
-from fedgram.text.population import population_from_messages
+from fedgram.text.population import Users, population_from_messages
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
-from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging, TrainingPlan
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging
+from fedgram.training.plan import TrainingPlan
 
 Misbehave = Callable[[Request, dict[str, bytes]], dict[str, bytes] | None]
 ROWS = list(SyntheticPopulation("en_us", seed=4).rows(12))
 POPULATION = population_from_messages((user, text, "train") for user, text, _ in ROWS)
 TEXTS = {n: [text for user, text, _ in ROWS if user == name] for n, name in enumerate(POPULATION.client_ids)}
 ALL = POPULATION.clients()
+NOBODY = np.zeros(0, np.int64)
 WORDS = Vocabulary.of(sorted({word.lower() for word in POPULATION.words}))
 UNIGRAMS = UnigramTask(WORDS, clip=20.0)
 ONCE, OFTEN = Job(UNIGRAMS, 5, participations=1), Job(UNIGRAMS, 5)
@@ -92,8 +96,8 @@ class LocalTransport:
         self.largest_batch = max(self.largest_batch, len(came))
         return came
 
-    def asked(self, action: str) -> list[Request]:
-        """The requests of a kind."""
+    def requests_for(self, action: str) -> list[Request]:
+        """The requests of an action."""
         return [request for request in self.sent if request.action == action]
 
 
@@ -119,18 +123,53 @@ class Clock:
         self.now += seconds
 
 
+class Told(list[tuple[str, dict[str, Any]]]):
+    """What was told of a run."""
+
+    def __call__(self, event: str, about: Mapping[str, Any]) -> None:
+        self.append((event, dict(about)))
+
+    def events(self) -> list[str]:
+        """The events, in order."""
+        return [event for event, _ in self]
+
+    def first(self, event: str) -> dict[str, Any]:
+        """What was told with the first event of this name."""
+        return next(about for told, about in self if told == event)
+
+
+ALL_THERE = Timeouts(wait_for=12)
+
+
+def fleet_of(transport: Transport, job: Job[Any], timeouts: Timeouts = ALL_THERE) -> RemoteFleet:
+    """A fleet over a transport, on a clock of its own."""
+    clock = Clock()
+    return RemoteFleet(transport, job, timeouts, clock=clock, sleep=clock.sleep)
+
+
+def run(
+    transport: Transport, job: Job[State], plan: RoundPlan, rounds: int | None, *, timeouts: Timeouts = ALL_THERE,
+    masking: SecureSettings | None = None, **more: Any,
+) -> tuple[State, Told]:  # fmt: skip
+    """The state after rounds over a transport, and what was told of them."""
+    told = Told()
+    options = RunOptions(rounds, plan, masking)
+    return run_rounds(job, fleet_of(transport, job, timeouts), options, tell=told, **more).state, told
+
+
 class LocalLink:
     """SuperLinks by folder whose ServerApps are threads of this process; `before` is called with each that starts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, transports: Mapping[Path, Transport]) -> None:
         self.transports, self.threads = dict(transports), list[threading.Thread]()
         self.errors: list[BaseException] = []
-        monkeypatch.setattr(keeper, "start_run", self.start)
-        monkeypatch.setattr(keeper, "run_status", self.status)
-        monkeypatch.setattr(keeper, "stop_run", lambda *_: None)
+        monkeypatch.setattr(server_app_runs, "start_run", self.start)
+        monkeypatch.setattr(server_app_runs, "run_status", self.status)
+        monkeypatch.setattr(server_app_runs, "stop_run", lambda *_: None)
         for module, name, value in (
-            (keeper, "_LOOK", 0.02), (served_fleet, "_ANSWER_LOOK", 0.01), (keeper, "_LOST_SECONDS", 0.2),
-            (collector, "_LOOK", 0.01), (collector, "_SHOW", 0.02),
+            (server_app_runs, "_POLL_SECONDS", 0.02), (server_app_runs, "_LOST_SECONDS", 0.2),
+            (served_fleet, "_POLL_SECONDS", 0.01), (collector, "_POLL_SECONDS", 0.01),
+            (collector, "_PRESENCE_SECONDS", 0.02),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)
 
@@ -157,7 +196,7 @@ class LocalLink:
 
 def simulated(job: Job[State], plan: RoundPlan, rounds: int | None, clients: Any = ALL) -> State:
     """The state after rounds in which no simulated device drops out."""
-    fleet = SimulatedFleet(job, POPULATION, clients, dropout=0.0)
+    fleet = SimulatedFleet(job, Users(POPULATION, clients), dropout=0.0)
     return run_rounds(job, fleet, RunOptions(rounds, plan)).state
 
 

@@ -1,4 +1,4 @@
-"""Sampling and counting in GPU kernels, which run here in Triton's interpreter, without a GPU."""
+"""Sampling and counting in GPU kernels, in Triton's interpreter, without a GPU."""
 
 import subprocess
 import sys
@@ -9,9 +9,11 @@ from tests.reference.random_models import random_topology
 from tests.reference.tiny_networks import tiny_network
 from fedgram.core.random import stream_key, uniform_at
 from fedgram.distill import gpu_counting
-from fedgram.distill.tensor_counting import DeviceTopology, add_rows
+from fedgram.distill.tensor_counting import TensorTopology, add_rows
 from fedgram.neural.gpu import sampling as gpu_sampling
-from fedgram.neural.sampling import RecurrentDecoder, draw_in_tensors, sample_labels, walk
+from fedgram.neural.decoder import RecurrentDecoder
+from fedgram.neural.drawing import draw_in_tensors
+from fedgram.neural.sampling import walk
 
 CPU = torch.device("cpu")
 key, alive = stream_key(5, "sample"), torch.tensor([0, 3, 4, 700])
@@ -37,7 +39,7 @@ for seed, layers in ((1, 1), (2, 2)):
 
 rng = np.random.default_rng(3)
 for case in (0, 3):
-    topology = DeviceTopology(random_topology(rng, order=1 + case, words=290, ngrams=400), 300, CPU)
+    topology = TensorTopology(random_topology(rng, order=1 + case, words=290, ngrams=400), 300, CPU)
     rows = 150
     p = (torch.rand(rows, 300) ** 9 * 2.0**34).round()
     times, q = torch.randint(0, 4, (rows,)), torch.randint(0, len(topology.backoff), (rows,))

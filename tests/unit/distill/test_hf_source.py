@@ -1,4 +1,4 @@
-"""A tiny model of Hugging Face's with random weights, and a tokenizer trained here, as a source."""
+"""A tiny Hugging Face model with random weights and a tokenizer that is trained here, as a source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from fedgram.automata.build import topology_from_ngrams
 from fedgram.automata.counting import unvisited_ngrams
 from fedgram.automata.properties import normalization_error
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.distill.inferred_topology import InferenceOptions, infer_word_model
@@ -57,7 +57,7 @@ def source(folder: Path) -> Any:
 
 
 def test_labels_make_up_the_probabilities_of_tokens(source: Any) -> None:
-    """Along every sample, the product over its labels is the model's own probability of its tokens."""
+    """For every sample, the product over its labels is the model's own probability of its tokens."""
     model, log_p, label_log_p = source.decoder.model, np.zeros(30), np.zeros(30)
     tokens: list[list[int]] = [[0] for _ in range(30)]
     from fedgram.neural.sampling import walk
@@ -91,7 +91,7 @@ def test_words_are_coded_prefix_free_and_samples_read_as_words(source: Any) -> N
 
 
 def test_words_are_spelled_without_characters_that_the_tokenizer_lacks(tmp_path: Path, folder: Path) -> None:
-    """Words were looked up behind a full stop; where that was unknown, no word had a code, and nobody was told."""
+    """Words were once looked up after a full stop; if the tokenizer lacked it, no word had a code, without an error."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     from fedgram.distill.hf_source import HFSource
@@ -127,7 +127,7 @@ def test_samples_infer_a_topology_of_words(source: Any) -> None:
 
 
 def test_no_word_is_impossible(source: Any) -> None:
-    """Words that no sample held had a weight of e⁻³⁵."""
+    """Words that occurred in no sample once had a weight of e⁻³⁵."""
     words = Vocabulary.of([*WORDS, "thenthenother", "nohen", "onheon"])
     assert spellable_words(source, None, words) == words
     rows = Ragged.from_rows([[3, 4], [BOS, 9], [9, 10], [9, 10, 11], [3, EOS], [8, 8]])
@@ -161,9 +161,9 @@ def _unigrams(labels: int) -> Any:
 
 def test_a_folder_becomes_an_arpa_file(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     text = Ragged.from_rows([[3, 4, 5], [6, 3, 7], [3, 8, 4]] * 4)
-    write_model(train(Corpus(text, Vocabulary.of(WORDS)), TrainingOptions(order=2)), tmp_path / "A.arpa")
+    write_model(train(Corpus(text, Vocabulary.of(WORDS)), NGramOptions(order=2)), tmp_path / "A.arpa")
     few = ("--samples", 60, "--device", "cpu", "-o", tmp_path / "out.arpa", "--json")
-    told = fedgram("distill", f"hf:{folder}", "--topology", tmp_path / "A.arpa", *few)
+    told = fedgram("distill", "model", f"hf:{folder}", "--topology", tmp_path / "A.arpa", *few)
     assert told["samples"] == 60
     assert set(WORDS) <= set(read_model(tmp_path / "out.arpa").vocabulary.words)
 

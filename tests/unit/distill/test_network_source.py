@@ -1,4 +1,4 @@
-"""Networks as sources: counts as the paper defines them, the same bits by any way to count, batches and workers."""
+"""Networks as sources: counts match the paper's definition, and are the same for any way to count."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedgram.automata.transfer import transfer_counts
 from fedgram.distill.network_source import NetworkSource
 from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples, fit
 from fedgram.distill.sample_counts import SampleCounts
-from fedgram.distill.tensor_counting import DeviceCounting
+from fedgram.distill.tensor_counting import TensorCounting
 
 WORDS = 14
 
@@ -45,27 +45,27 @@ def test_counts_match_the_definition() -> None:
 def test_counts_are_the_same_bits_for_any_way_batches_and_workers() -> None:
     for seed in range(8):
         source, topology = case(seed)
-        compiled, device = PlainCounting(source, topology, seed), DeviceCounting(source, topology, seed)
-        whole, entropy = count_samples(compiled, 300), count_samples(device, 300).source_entropy
+        compiled, tensors = PlainCounting(source, topology, seed), TensorCounting(source, topology, seed)
+        whole, entropy = count_samples(compiled, 300), count_samples(tensors, 300).source_entropy
         assert whole.source_entropy == pytest.approx(entropy, abs=1e-4)
         for batch, workers in [(11, 1), (64, 2), (300, 1)]:
             options = CountingOptions(workers, batch, shard=100)
-            for counting in (compiled, device):
+            for counting in (compiled, tensors):
                 again = count_samples(counting, 300, options)
                 assert same(whole, again)
             assert count_samples(compiled, 300, options).entropy == whole.entropy
         assert not same(whole, count_samples(PlainCounting(source, topology, seed + 1), 300))
-    assert compiled.digest == device.digest
+    assert compiled.digest == tensors.digest
 
 
 def test_networks_of_word_pieces_count_every_word_of_a_foreign_topology() -> None:
-    """In compiled code and where the network is; no word is impossible, however few the samples."""
+    """In compiled code and in tensors; no word is impossible, even with few samples."""
     for seed in range(4):
         rng = np.random.default_rng(seed)
         lexicon, labels = random_lexicon(rng, 40, pieces=6)
         words = with_unknown_as_unigram(random_topology(rng, order=3, words=40, ngrams=80), 43)
         source, composed = NetworkSource(network_over(labels, seed), max_length=30), compose(lexicon, words)
-        countings = [way(source, composed.topology, seed) for way in (PlainCounting, DeviceCounting)]
+        countings = [way(source, composed.topology, seed) for way in (PlainCounting, TensorCounting)]
         one, other = (transfer_counts(composed, c.finish(count_samples(c, 20)), prior_visits=1.0) for c in countings)
         np.testing.assert_array_equal(one.arc, other.arc)
         S, T = summed_counts(one)

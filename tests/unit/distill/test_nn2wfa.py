@@ -17,10 +17,9 @@ from fedgram.automata.properties import model_faults
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.scoring import score, sentence_log_probs, step
 from fedgram.automata.topology import Topology, state_lengths
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
-from fedgram.distill.algorithm1 import Budget, final_models, generate
 from fedgram.distill.casing.cap_sample_approx import cap_sample_approx, cased_topology
 from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.distill.casing.cased_words import casing_of
@@ -132,7 +131,7 @@ def test_unknown_pieces_become_unknown_words(pieces: WordPieces) -> None:
     model = trained(UNCASED, smoothing="witten-bell")
     few = Vocabulary.of(sorted(WORDS, key=lambda word: -WORDS[word])[:8])
     text = Ragged.from_rows([few.encode(sentence) for sentence in UNCASED])
-    small = train(Corpus(text, few), TrainingOptions(order=2, smoothing="witten-bell", open_vocabulary=True))
+    small = train(Corpus(text, few), NGramOptions(order=2, smoothing="witten-bell", open_vocabulary=True))
     topology = with_unknown_as_unigram(small.topology, len(few))
     counts = count_by_pieces(piece_source(model, pieces), pieces, topology, few, samples=4000, seed=1)
     fitted = fit(counts, few).model
@@ -160,7 +159,7 @@ def open_model(sentences: list[list[str]]) -> NGramModel:
     """A model over the words of UNCASED and `<unk>`."""
     words = trained(UNCASED).vocabulary
     text = Ragged.from_rows([words.encode(sentence) for sentence in sentences])
-    return train(Corpus(text, words), TrainingOptions(order=3, smoothing="witten-bell", open_vocabulary=True))
+    return train(Corpus(text, words), NGramOptions(order=3, smoothing="witten-bell", open_vocabulary=True))
 
 
 def foreign_topology() -> Topology:
@@ -328,47 +327,6 @@ def test_inference_and_counting_draw_different_samples() -> None:
 # -- Algorithm 1 ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", ["words", "pieces"])
-def test_algorithm_1(by: str, pieces: WordPieces) -> None:
-    A_W, uncased, budget = trained(CASED), trained(UNCASED, smoothing="witten-bell"), Budget(ngrams=120, unigrams=60)
-    capitalizer = Capitalizer(A_W)
-    inferred = prune_to_size(trained(CASED[:5]), 80, split_ties=True)
-    nn2wfa = (
-        WordNN2WFA(NGramSource(uncased), capitalizer, [A_W, inferred], samples=2000, seed=1)
-        if by == "words"
-        else PieceNN2WFA(
-            piece_source(uncased, pieces), capitalizer, [A_W, inferred], pieces=pieces, samples=2000, seed=1
-        )
-    )
-    result = generate(nn2wfa, A_W, inferred, budget)
-    for model in result.by_letter().values():
-        assert model_faults(model) == []
-        assert model.topology.arcs <= budget.ngrams
-    text = Ragged.from_rows([result.external.vocabulary.encode(sentence) for sentence in CASED])
-    perplexity = {name: score(model, text).perplexity for name, model in result.by_letter().items()}
-    assert perplexity["e"] < 12
-    assert min(model.log_weight.min() for model in result.by_letter().values()) > -20
-    assert result.warnings() == {}
-    assert all(fit.after <= fit.before + 1e-2 for fit in result.fits.values())
-    frequency = {word: float(n) for word, n in WORDS.items()} | {"zebra": 3.0, "yak": 1.0}
-    for name, final in final_models(result.refitted, frequency, capitalizer, budget).items():
-        assert model_faults(final) == []
-        assert final.topology.arcs <= budget.ngrams
-        assert "zebra" in final.vocabulary, name
-
-
-def test_the_most_frequent_words_come_in_first() -> None:
-    A_W = trained(CASED)
-    budget = Budget(ngrams=500, unigrams=len(A_W.vocabulary) + 1)
-    finals = final_models(A_W, {"in": 9.0, "yak": 1.0, "zebra": 3.0}, Capitalizer(A_W), budget)
-    assert "zebra" in finals["replaced"].vocabulary
-    assert "yak" not in finals["replaced"].vocabulary
-    assert "tail" not in finals  # a closed vocabulary has no <unk> to divide
-
-
-# -- Earnest ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_earnest_through_300_pieces(earnest: list[str], tmp_path: Path) -> None:
     """Word-piece distillation of an n-gram source gives the word model that word-level distillation gives."""
@@ -376,7 +334,7 @@ def test_earnest_through_300_pieces(earnest: list[str], tmp_path: Path) -> None:
     count = Counter(word for line in lines for word in line)
     words = Vocabulary.of(sorted(count, key=lambda word: -count[word]))
     train_text, test_text = (Ragged.from_rows([words.encode(s) for s in part]) for part in (lines[:850], lines[850:]))
-    model = train(Corpus(train_text, words), TrainingOptions(order=3, smoothing="witten-bell"))
+    model = train(Corpus(train_text, words), NGramOptions(order=3, smoothing="witten-bell"))
     topology = prune_to_size(model, 5000).topology
     pieces = train_pieces(count, size=300, path=tmp_path / "pieces.model")
     options = CountingOptions(workers=2)
@@ -398,7 +356,7 @@ def test_earnest_on_a_foreign_topology(earnest: list[str], tmp_path: Path) -> No
     own, foreign, test_text = (
         Ragged.from_rows([words.encode(s) for s in part]) for part in (lines[:600], lines[600:1200], lines[1200:])
     )
-    options = TrainingOptions(order=3, smoothing="witten-bell", open_vocabulary=True)
+    options = NGramOptions(order=3, smoothing="witten-bell", open_vocabulary=True)
     model = train(Corpus(own, words), options)
     topology = with_unknown_as_unigram(train(Corpus(foreign, words), options).topology, len(words))
     pieces = train_pieces(count, size=300, path=tmp_path / "pieces.model")

@@ -1,4 +1,4 @@
-"""The jackknife against its textbook form, and experiments whose truth is known."""
+"""The jackknife against its textbook form, and experiments with a known result."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_students_quantile_between_whole_numbers() -> None:
 
 
 def test_the_jackknife_of_a_mean_is_the_usual_interval() -> None:
-    """With a user a bucket and equal counts it is Student's interval of the mean."""
+    """With one user per bucket and equal counts, it is Student's interval of the mean."""
     x = np.random.default_rng(1).normal(5, 2, 30)
     estimate = level(Measure(x, np.ones(30)), np.arange(30, dtype=np.int32))
     low, high = stats.t.interval(0.95, 29, x.mean(), stats.sem(x))
@@ -58,7 +58,7 @@ def test_the_jackknife_leaves_one_bucket_out_at_a_time() -> None:
 
 
 def test_heavy_buckets_leave_fewer_degrees_of_freedom() -> None:
-    """Shares 1/2, 1/6, 1/6, 1/6 weigh as 3 equal buckets do: 2 degrees of freedom, not 3."""
+    """The shares 1/2, 1/6, 1/6, 1/6 are worth 3 equal buckets: 2 degrees of freedom, not 3."""
     measure = Measure(np.array([1.0, 2.0, 1.0, 2.0]), np.array([9.0, 3.0, 3.0, 3.0]))
     left_out = np.array([5 / 9, 4 / 15, 5 / 15, 4 / 15])
     half = stats.t.ppf(0.975, 2) * np.sqrt(3 / 4 * np.sum((left_out - left_out.mean()) ** 2))
@@ -77,7 +77,7 @@ def test_intervals_of_exponentials() -> None:
 
 
 def test_the_same_users_cancel() -> None:
-    """A model that is 10 % better for everybody: the paired interval is far narrower than the levels' own."""
+    """If a model is 10 % better for every user, the paired interval is much narrower than those of the levels."""
     old = typists(400, rate=0.2, seed=3)
     new = Measure(old.amount * 1.1, old.count)
     change = relative_change(new, old, deal_users([str(i) for i in range(400)], 20))
@@ -91,9 +91,9 @@ def test_too_few_users_for_an_interval() -> None:
     assert str(level(one, deal_users(["u"], 20))) == "0.50"
     nobody = Measure(np.array([1.0, 0.0]), np.array([2.0, 0.0]))  # without the first user nothing is left
     assert level(nobody, deal_users(["u", "v"], 2)).interval is None
-    with pytest.raises(FedgramError, match="at least 2 buckets"):
+    with pytest.raises(FedgramError, match="at least 2 user buckets"):
         deal_users(["u"], 1)
-    with pytest.raises(InvariantError, match="a bucket for every user"):
+    with pytest.raises(InvariantError, match="every user must have a bucket"):
         level(one, np.zeros(2, np.int32))
     with pytest.raises(InvariantError, match="same number of buckets"):
         relative_change(nobody, nobody, np.array([0, 1], np.int32), np.array([0, 0], np.int32))
@@ -117,7 +117,7 @@ def test_aa_intervals_cover_zero_in_95_of_100(users: int, exponential: bool) -> 
 
 
 def test_aa_catches_intervals_over_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting words as independent, as a naive test would, makes intervals that miss far too often."""
+    """Intervals that treat words as independent, as a naive test does, miss far too often."""
     measure = typists(600, rate=0.2, seed=5)
 
     def naive(new: Measure, old: Measure, _: int) -> Estimate:
@@ -144,9 +144,9 @@ def test_an_ab_experiment_finds_a_real_change() -> None:
         ab_experiment(baseline, {"x": other}, seed=2)
 
 
-def test_arms_share_users_out() -> None:
+def test_the_arms_together_have_all_users() -> None:
     arms = deal_arms(11, np.random.default_rng(0))
     assert sorted(np.concatenate(arms).tolist()) == list(range(11))
     assert [len(arm) for arm in arms] == [6, 5]
-    with pytest.raises(FedgramError, match="there are 3 users"):
+    with pytest.raises(FedgramError, match="at least 4 users, not 3"):
         deal_arms(3, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Measures by user on a small text that can be worked out by hand, and against the sentence scorer."""
+"""Measures per user: on a small text, against values computed by hand, and against the sentence scorer."""
 
 from dataclasses import replace
 from math import exp, log
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedgram.automata.scoring import score
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.evaluate.accuracy import accuracy
-from fedgram.evaluate.evaluation import MEASURES, evaluate
+from fedgram.evaluate.evaluation import MEASURES, evaluate_model
 from fedgram.evaluate.keystrokes import keystroke_savings
 from fedgram.evaluate.likelihood import perplexity, sentence_log_likelihood
 from fedgram.evaluate.measure import Measure
@@ -58,7 +58,7 @@ def test_accuracy_counts_typed_words_only(text: TypedText, judged: Judgement) ->
     assert by_user(accuracy(text, judged, k=1)) == [(1, 2), (0, 0), (0, 2)]
     assert by_user(accuracy(text, judged, k=3)) == [(1, 2), (0, 0), (1, 2)]
     assert accuracy(text, judged, k=3).level == 0.5
-    with pytest.raises(FedgramError, match="1 to 3 suggestions, not 4"):
+    with pytest.raises(FedgramError, match="must be from 1 to 3, not 4"):
         accuracy(text, judged, k=4)
 
 
@@ -98,15 +98,15 @@ def trained(sentences: str, *, vocabulary: Vocabulary | None = None, order: int 
     rows = [line.split() for line in sentences.splitlines()]
     words = vocabulary or Vocabulary.of(word for row in rows for word in row)
     corpus = Corpus(Ragged.from_rows([words.encode(row) for row in rows]), words)
-    return NGramPredictor(train(corpus, TrainingOptions(order=order, smoothing="witten-bell")), cased=True)
+    return NGramPredictor(train(corpus, NGramOptions(order=order, smoothing="witten-bell")), cased=True)
 
 
 def test_perplexity_is_that_of_the_scorer() -> None:
-    """On text whose capitals are the model's, also with unknown words, open and closed vocabulary."""
+    """On text with the model's capitals, with unknown words, for open and closed vocabularies."""
     users = people(("a", "she lives in New York. the big tree is new"), ("b", "New York is big"))
     for vocabulary in (None, Vocabulary.of(["she", "lives", "in", "New", "York", "the", "new", "is", "car"])):
         predictor = trained(SUPPLEMENT, vocabulary=vocabulary)
-        evaluation = evaluate(predictor, users, users.clients())
+        evaluation = evaluate_model(predictor, users, users.clients())
         words = predictor.model.vocabulary
         rows = [words.encode([users.words[i] for i in s]) for c in range(2) for s in users.sentences(c)]
         expected = score(predictor.model, Ragged.from_rows(rows))
@@ -118,7 +118,7 @@ def test_uncased_evaluation_of_a_cased_model() -> None:
     cased = trained(SUPPLEMENT)
     uncased = NGramPredictor(cased.model, cased=False)
     typed = people(("a", "she lives in new york"), ("b", "she has a NEW car"))
-    strict, loose = (evaluate(p, typed, typed.clients()).measures for p in (cased, uncased))
+    strict, loose = (evaluate_model(p, typed, typed.clients()).measures for p in (cased, uncased))
     assert strict["oov_rate"].amount.tolist() == [1, 1]  # york, NEW
     assert loose["oov_rate"].amount.tolist() == [0, 0]
     assert loose["top1"].amount.sum() > strict["top1"].amount.sum()
@@ -133,7 +133,7 @@ def test_uncased_evaluation_of_a_cased_model() -> None:
 
 def test_an_unknown_target_is_wrong_and_its_sentence_goes_on() -> None:
     predictor = trained("a b\na b\na c\n")
-    evaluation = evaluate(predictor, people(("u", "zz a b")), np.array([0]))
+    evaluation = evaluate_model(predictor, people(("u", "zz a b")), np.array([0]))
     assert by_user(evaluation.measures["top3"]) == [(2, 3)]
     assert by_user(evaluation.measures["oov_rate"]) == [(1, 3)]
     assert evaluation.words == 3
@@ -143,7 +143,7 @@ def test_an_unknown_target_is_wrong_and_its_sentence_goes_on() -> None:
 def test_every_measure_is_there_for_every_user() -> None:
     users = people(("a", "she lives"), ("b", "in the city"), ("c", "5"))
     seen: list[int] = []
-    evaluation = evaluate(trained(SUPPLEMENT), users, users.clients(), on_users=seen.append)
+    evaluation = evaluate_model(trained(SUPPLEMENT), users, users.clients(), on_users=seen.append)
     assert evaluation.client_ids == ("a", "b", "c")
     assert sum(seen) == 3
     assert evaluation.measures.keys() == MEASURES.keys()
@@ -153,9 +153,9 @@ def test_every_measure_is_there_for_every_user() -> None:
 def test_users_without_words_are_refused() -> None:
     users = people(("c", "5 6"))
     with pytest.raises(FedgramError, match="typed no words"):
-        evaluate(trained(SUPPLEMENT), users, users.clients())
+        evaluate_model(trained(SUPPLEMENT), users, users.clients())
     with pytest.raises(FedgramError, match="typed no words"):
-        evaluate(trained(SUPPLEMENT), users, users.clients("train"))
+        evaluate_model(trained(SUPPLEMENT), users, users.clients("train"))
 
 
 def test_measures_refuse_what_is_none() -> None:

@@ -1,4 +1,4 @@
-"""Both predictors against the readable keyboard, on random models with case variants, ties and unknown words."""
+"""Both predictors against the reference keyboard, on random models with case variants, ties and unknown words."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ TYPED = [*WORDS, "ANT", "bob", "3", "Bo", "z"]
 
 
 def cased_model(seed: int, order: int) -> NGramModel:
-    """Sparse for even seeds; for odd ones dense, so that states have several words with a prefix."""
+    """Sparse for even seeds; dense for odd seeds, so that states have several words with the same prefix."""
     rng = np.random.default_rng(seed)
     if seed % 2:
         model = random_weights(rng, random_topology(rng, words=len(WORDS), order=order, ngrams=150), len(WORDS))
@@ -86,13 +86,13 @@ def test_dense_rows_rank_as_the_keyboard(seed: int, cased: bool) -> None:
     model = cased_model(seed, order=1 + seed % 3)
     keyboard = Keyboard(model.vocabulary, ngram_log_probability(model), cased=cased)
     predictor = dense(model, cased=cased)
-    predictor.forms = NGramPredictor(model, cased=cased).forms  # so that both read unknown capitals alike
+    predictor.forms = NGramPredictor(model, cased=cased).forms  # so that both read unknown capitals in the same way
     agrees(predictor, keyboard, typists(seed))
 
 
 @pytest.mark.parametrize("faulty", ["weight", "rank_weight", "unigram"])
 def test_the_keyboard_catches_a_wrong_bound(faulty: str) -> None:
-    """Candidates that seem a little less likely than they are, in the lists for ranks or in those for letters."""
+    """Candidates with slightly too low weights, in the lists for ranks or in the lists for letters."""
     model = cased_model(3, order=3)
     keyboard = Keyboard(model.vocabulary, ngram_log_probability(model), cased=True)
     predictor = NGramPredictor(model, cased=True)

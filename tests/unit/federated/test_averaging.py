@@ -1,4 +1,4 @@
-"""The server's step, with torch's optimisers as the judge."""
+"""The server's step agrees with torch's optimisers."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""The Z statistic: 0 for one distribution, clearly positive for two, why halves must be disjoint, and what it costs to
-know the variance from rounds alone.
+"""The Z statistic: 0 for one distribution, clearly positive for two; why halves must be disjoint, and what it costs to
+estimate the variance from rounds alone.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ CLIPS = (1.0, 50.0, np.inf)
 
 @dataclass(frozen=True)
 class SimulatedRound:
-    """A round's sums as the server has them, and what it would have if devices sent squares as well.
+    """The sums of a round as the server has them, and what it would have if devices also sent squares.
 
-    These are Σ a², Σ a·ℓ and Σ ℓ² over the devices, with a = w·C and ℓ = Σ a of one of them.
+    These are Σ a², Σ a·ℓ and Σ ℓ² over the devices, with a = w·C and ℓ = Σ a per device.
     """
 
     sums: RoundCounts
@@ -31,7 +31,7 @@ class SimulatedRound:
 
 
 def random_round(rng: np.random.Generator, p: FloatArray, *, clip: float, devices: int = 40) -> SimulatedRound:
-    """Devices of very different sizes, each with its own taste around p."""
+    """Devices of very different sizes, each with its own distribution around p."""
     weight, square, cross, length_square = np.zeros(len(p)), np.zeros(len(p)), np.zeros(len(p)), 0.0
     for _ in range(devices):
         C = rng.multinomial(int(rng.lognormal(4.0, 1.0)) + 1, rng.dirichlet(20.0 * p)).astype(float)
@@ -48,12 +48,12 @@ def zipf(words: int) -> FloatArray:
 
 
 def by_rounds(rounds: list[SimulatedRound]) -> float:
-    """Z of the two halves as it is measured."""
+    """Z of the two halves, as the package computes it."""
     return measure_convergence(tuple(part.sums for part in rounds)).z[-1]
 
 
 def by_devices(rounds: list[SimulatedRound]) -> float:
-    """Z of the two halves with the variance V_i = Σ_devices (a_i − p_i·ℓ)², which takes second moments of devices."""
+    """Z of the two halves with the variance V_i = Σ_devices (a_i − p_i·ℓ)², which needs second moments per device."""
     halves = rounds[: len(rounds) // 2], rounds[len(rounds) // 2 :]
     X, Y = (np.sum([part.weight for part in half], axis=0) for half in halves)
     p = (X + Y) / (X + Y).sum()
@@ -68,7 +68,7 @@ def by_devices(rounds: list[SimulatedRound]) -> float:
 
 @cache
 def simulations(clip: float, runs: int = RUNS) -> dict[str, list[list[SimulatedRound]]]:
-    """Runs of one population, of one that moves by a fifth after half of the rounds, and of one that turns around."""
+    """Runs of a constant population, of one that shifts by a fifth halfway, and of one that reverses."""
     p = zipf(WORDS)
     made: dict[str, list[list[SimulatedRound]]] = {"same": [], "moved": [], "turned": []}
     others = {"moved": 0.8 * p + 0.2 * p[::-1], "turned": p[::-1]}
@@ -93,10 +93,11 @@ def test_z_is_near_zero_for_one_population_and_positive_for_two(clip: float) -> 
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize(("runs", "tolerance"), [(RUNS, 0.11), pytest.param(1000, 0.03, marks=pytest.mark.slow)])
 def test_what_the_variance_between_rounds_costs(clip: float, runs: int, tolerance: float) -> None:
-    """Against the variance between devices, on the same data.
+    """Compared with the variance between devices, on the same data.
 
-    Without a change Z spreads by √((R − 2)/(R − 1)) of what it did. With one it is (R − 2)/(R − 1) of what it was, as
-    the change is among the differences between rounds. So a change stands out by √((R − 2)/(R − 1)) of what it did.
+    Without a change, the standard deviation of Z is √((R − 2)/(R − 1)) times as large. With a change, Z is
+    (R − 2)/(R − 1) times as large, since the change is one of the differences between rounds. Their ratio is therefore
+    √((R − 2)/(R − 1)) times as high.
     """
     z = {
         (name, measure): np.array([measure(run) for run in simulations(clip, runs)[name]])
@@ -113,7 +114,7 @@ def test_what_the_variance_between_rounds_costs(clip: float, runs: int, toleranc
 
 
 def test_devices_that_return_do_not_move_z() -> None:
-    """Rounds that draw half of a small population: they differ less, and so do the halves."""
+    """Rounds that draw half of a small population differ less, and so do the halves."""
     values = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -128,7 +129,7 @@ def test_devices_that_return_do_not_move_z() -> None:
 
 
 def test_independent_words_need_no_more_than_their_counts() -> None:
-    """For plain Poisson counts the variance and the counts themselves agree: Z is unbiased with either."""
+    """For Poisson counts the variance equals the expected count: Z is unbiased with either."""
     p, values = zipf(50), []
     for seed in range(300):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What is malformed does not enter a sum, is counted by its reason, and does not keep the round from its end."""
+"""Malformed updates do not enter a sum, are counted by reason, and do not stop a round."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def fine(rng: np.random.Generator) -> Update:
 
 @dataclass(frozen=True)
 class Faults:
-    """Ways to spoil an update; each says what it will be refused for."""
+    """Ways to spoil an update, each with the reason for which it must be refused."""
 
     rng: np.random.Generator
 
@@ -67,7 +67,7 @@ class Faults:
             (lambda: self.value(update, float(rng.choice([-0.1, -1e6, -1e-12]))), Reason.NEGATIVE),
             (lambda: self.value(update, float(rng.choice([1e3, 1e6, 10.1]))), Reason.NORM),
             (lambda: replace(update, weight=float(rng.choice([np.nan, np.inf, -1.0, 1.5, 1e300]))), Reason.WEIGHT),
-            (lambda: replace(update, weight=0.0), Reason.WEIGHT),  # what weighs nothing must hold nothing
+            (lambda: replace(update, weight=0.0), Reason.WEIGHT),  # an update without weight must be empty
             (lambda: self.places(update, lambda index: index + WORDS), Reason.SHAPE),
             (lambda: self.places(update, lambda index: -index), Reason.SHAPE),
             (lambda: self.places(update, lambda index: np.append(index, 42)), Reason.SHAPE),
@@ -81,7 +81,7 @@ class Faults:
     "malformed", [1000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
 def test_malformed_updates_are_refused_while_the_round_commits(malformed: int) -> None:
-    """Good reports come in among the malformed; some of those are replays, or come from devices nobody asked."""
+    """Good reports arrive among malformed ones, replays, and reports of devices that were not invited."""
     rng = np.random.default_rng(5)
     good = {device: fine(rng) for device in range(50)}
     intake, faults, expected, plain = (
@@ -101,7 +101,7 @@ def test_malformed_updates_are_refused_while_the_round_commits(malformed: int) -
             known = sorted(intake.counted)[turn % len(intake.counted)]
             device, report, why = known, update_to_bytes(good[known]), Reason.REPEATED
         elif turn % 10 == 1:
-            device, report, why = 200 + turn, update_to_bytes(fine(rng)), Reason.NOT_ASKED
+            device, report, why = 200 + turn, update_to_bytes(fine(rng)), Reason.NOT_INVITED
         else:
             device, (report, why) = int(rng.integers(100, 200)), faults.spoilt(fine(rng))
         reason = intake.offer(device, report)
@@ -111,7 +111,7 @@ def test_malformed_updates_are_refused_while_the_round_commits(malformed: int) -
     assert expected.total() == malformed
     assert set(expected) == set(Reason) - {Reason.NOT_WHOLE}  # this task's numbers need not be whole
     assert intake.counted == set(good)
-    assert intake.counted < intake.seen <= set(range(200))
+    assert intake.counted < intake.participants <= set(range(200))
     assert (intake.total.devices, intake.total.weight) == (50, plain.weight)
     for name, array in plain.arrays.items():
         assert np.array_equal(intake.total.arrays[name], array)
@@ -137,7 +137,7 @@ def test_norms_of_each_kind() -> None:
     for wrong in ({"order": 3}, {"limit": 0.0}, {"limit": float("nan")}):
         with pytest.raises(FedgramError):
             NormLimit(**{"vectors": ("a",), "limit": 1.0, **wrong})  # type: ignore[arg-type]
-    with pytest.raises(FedgramError, match="longer"):
+    with pytest.raises(FedgramError, match="norm is above"):
         judge(UpdateBounds(2.0, (NormLimit(("a",), 1.0),)), values)
     with pytest.raises(FedgramError, match="weight"):
         judge(UpdateBounds(2.0), values, 2.5)
@@ -164,7 +164,7 @@ def test_norms_of_each_kind() -> None:
     ],
 )
 def test_every_bound_of_an_update(bounds: UpdateBounds, entry: float, weight: float, reason: Reason | None) -> None:
-    """The entry stands between others, so that none hides it; a sum says the same, and stays as it was."""
+    """The entry stands between others, which must not hide it. A sum refuses the same updates and stays as it was."""
     values = np.array([1.0, entry, 2.0] if entry else [0.0])
     total = Total.zero({"w": len(values)}, 24)
     if reason is None:
@@ -191,7 +191,7 @@ def whole_sum(updates: Sequence[Update], bounds: UpdateBounds, bits: int = 24) -
 
 
 def test_sums_of_accepted_updates_pass_and_others_do_not() -> None:
-    """What n devices within the bounds can make is accepted, rounding included; a little more is not."""
+    """A sum that n devices within the bounds can make is accepted, including rounding; a little more is not."""
     rng = np.random.default_rng(3)
     cases = {
         Reason.NORM: UpdateBounds(5.0, (NormLimit(("a", "b"), 0.7, by_weight=True), NormLimit(("a",), 9.0, order=1))),
@@ -217,16 +217,16 @@ def test_sums_of_accepted_updates_pass_and_others_do_not() -> None:
 
 
 def test_no_sum_wraps_in_silence() -> None:
-    """Even without any bound a sum says if it is more than its devices may send."""
+    """Even without bounds, a sum that is larger than its devices may send is refused."""
     total = whole_sum([Update.dense({"a": np.array([2.0**25])}, 1.0)] * 3, UpdateBounds())
     total.check(UpdateBounds())
     total.arrays["a"][0] = np.iinfo(np.int64).max
-    with pytest.raises(RefusedUpdateError, match="larger than the devices may send"):
+    with pytest.raises(RefusedUpdateError, match="larger than its devices may send"):
         total.check(UpdateBounds())
 
 
 def test_a_stack_is_judged_device_by_device() -> None:
-    """As updates that were computed together: the same reasons and turns, and a sum only of those let through."""
+    """Updates computed together are refused for the same reasons, and only accepted ones enter the sum."""
     intake, rng = Intake(TASK, range(6)), np.random.default_rng(1)
     updates = {device: fine(rng) for device in range(8)}
     updates[1] = replace(updates[1], values={COUNT: updates[1].values[COUNT] * 2.0})
@@ -235,7 +235,7 @@ def test_a_stack_is_judged_device_by_device() -> None:
     measured = {d: TASK.bounds.measure(u.values, u.weight) for d, u in updates.items()}
     let_through = [d for d in range(8) if intake.judge(d, measured[d])]
     assert let_through == [3, 4, 5]
-    reasons = {Reason.REPEATED: 1, Reason.NORM: 1, Reason.WEIGHT: 1, Reason.NOT_ASKED: 2}
+    reasons = {Reason.REPEATED: 1, Reason.NORM: 1, Reason.WEIGHT: 1, Reason.NOT_INVITED: 2}
     assert intake.refused == reasons
     stack = whole_sum([updates[d] for d in let_through], TASK.bounds)
 
@@ -244,7 +244,7 @@ def test_a_stack_is_judged_device_by_device() -> None:
         intake.add_stack(devices, total, found)
 
     for devices in ([3, 4], [0, 3, 4], [3, 3, 4]):
-        with pytest.raises(InvariantError, match="not of the devices"):
+        with pytest.raises(InvariantError, match="not that of its accepted devices"):
             add(devices, stack)
     hostile = Total(stack.bits, {COUNT: stack.arrays[COUNT] + (30 << 24)}, stack.weight, 3)
     with pytest.raises(RefusedUpdateError):
@@ -252,7 +252,7 @@ def test_a_stack_is_judged_device_by_device() -> None:
     assert intake.total.devices == 1
     add(let_through, stack)
     assert intake.counted == {0, 3, 4, 5}
-    assert intake.seen == {0, 1, 2, 3, 4, 5}  # the refused too, but not who was not asked
+    assert intake.participants == {0, 1, 2, 3, 4, 5}  # also the refused devices, but not those that were not invited
     expected = whole_sum([updates[d] for d in (0, 3, 4, 5)], TASK.bounds)
     assert np.array_equal(intake.total.arrays[COUNT], expected.arrays[COUNT])
     assert intake.offer(4, updates[4]) == Reason.REPEATED

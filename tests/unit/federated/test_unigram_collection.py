@@ -13,13 +13,13 @@ from fedgram.core.storage import Record
 from fedgram.federated.cohort import RoundPlan, draw_order
 from fedgram.federated.fleet import RoundCall
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import GaveUp, Run, RunOptions, run_rounds
+from fedgram.federated.rounds import GaveUpError, Run, RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import Total, Update
 from fedgram.federated.unigram_collection import UnigramState, UnigramTask
 from fedgram.federated.validation import UpdateBounds
-from fedgram.text.population import ClientDataset, Population, population_from_messages
+from fedgram.text.population import ClientDataset, Population, Users, population_from_messages
 from fedgram.text.vocabulary import UNK, Vocabulary
 
 WORDS = Vocabulary.of(["a", "b", "c"])
@@ -46,9 +46,9 @@ def population(users: int = 60) -> Population:
 def collect(
     task: UnigramTask, people: Population, *, rounds: int, seed: int = 3, masking: SecureSettings | None = None
 ) -> Run[UnigramState]:
-    """Rounds of 20 devices, of whom a tenth drops out."""
+    """Rounds of 20 devices, with a dropout rate of a tenth."""
     job = Job(task, seed)
-    return run_rounds(job, SimulatedFleet(job, people, people.clients("train")), RunOptions(rounds, PLAN, masking))
+    return run_rounds(job, SimulatedFleet(job, people.train), RunOptions(rounds, PLAN, masking))
 
 
 def test_a_threshold_of_one_gives_every_device_the_same_say() -> None:
@@ -108,13 +108,13 @@ def test_rounds_add_up_and_repeat_with_their_seed() -> None:
     assert (counts[0].clients, counts[0].rounds, counts[0].clip) == (100, 5, 2.0)
     job = Job(task, 3)
     order = draw_order(people.clients("train"), seed=3, round_number=1)
-    one = SimulatedFleet(job, people, people.clients("train")).collect(RoundCall(1, 0, order, PLAN, Record()))
+    one = SimulatedFleet(job, people.train).collect(RoundCall(1, 0, order, PLAN, Record()))
     total, first = Total.zero(task.size, task.bits), states[0].rounds[0]
-    for client in one.devices.tolist():
+    for client in one.participants.tolist():
         total.add(
             task.client_update(Record(), people.load(client, people.word_ids(WORDS)), Stream(0)), task.bounds
         )  # fmt: skip
-    assert set(one.devices.tolist()) <= set(order[:26].tolist())
+    assert set(one.participants.tolist()) <= set(order[:26].tolist())
     assert np.array_equal(one.total.arrays["count"], total.arrays["count"])
     assert np.array_equal(total.array("count")[first.index], first.weight)
 
@@ -126,7 +126,7 @@ def test_capitals_do_not_matter() -> None:
 
 
 def test_secure_rounds_count_the_same() -> None:
-    """Devices that are missing leave in the middle of the protocol; the sums are those of the others, bit for bit."""
+    """Missing devices leave in the middle of the protocol; the sums are exactly those of the others."""
     task, people = UnigramTask(WORDS, clip=2.0), population()
     plain, masked = (collect(task, people, rounds=3, masking=masking) for masking in (None, SecureSettings()))
     assert plain.progress.abandoned == masked.progress.abandoned == 0
@@ -146,31 +146,31 @@ def test_a_round_that_is_abandoned_counts_nothing_and_says_why() -> None:
             reasons.append(about["why"])
 
     job, people = Job(UnigramTask(WORDS, clip=2.0), 3), population()
-    fleet = SimulatedFleet(job, people, people.clients("train"), dropout=0.9)
-    with pytest.raises(GaveUp, match=r"round 1 was abandoned 5 times, .* devices sent .*, 20 are needed"):
+    fleet = SimulatedFleet(job, people.train, dropout=0.9)
+    with pytest.raises(GaveUpError, match=r"round 1 was abandoned 5 times, .* devices sent .*, 20 are needed"):
         run_rounds(job, fleet, RunOptions(2, PLAN, SecureSettings(min_devices=20)), tell=tell)
     assert len(reasons) == 5
     assert all("20 are needed" in reason for reason in reasons)
 
 
-def test_cohorts_ask_more_than_they_need() -> None:
+def test_cohorts_invite_more_devices_than_they_need() -> None:
     people = population(200)
     job = Job(UnigramTask(WORDS, clip=1.0), 0)
 
     def cohort(clients: int, plan: RoundPlan, dropout: float) -> tuple[set[int], int, int, int]:
         chosen = people.clients()[:clients]
-        fleet = SimulatedFleet(job, people, chosen, dropout=dropout)
+        fleet = SimulatedFleet(job, Users(people, chosen), dropout=dropout)
         order = draw_order(chosen, seed=0, round_number=1)
         found = fleet.collect(RoundCall(1, 0, order, plan, Record()))
-        devices = set(found.devices.tolist())
-        assert len(devices) == len(found.devices) == found.total.devices == found.tally.reports
-        return devices, found.tally.asked, found.tally.failed["dropped out"], found.tally.late
+        devices = set(found.participants.tolist())
+        assert len(devices) == len(found.participants) == found.total.devices == found.tally.reports
+        return devices, found.tally.invited, found.tally.failed["dropped out"], found.tally.late
 
-    reporting, asked, dropped, late = cohort(200, RoundPlan(100, 1.3), 0.1)
-    assert (len(reporting), asked, dropped + late) == (100, 130, 30)
+    reporting, invited, dropped, late = cohort(200, RoundPlan(100, 1.3), 0.1)
+    assert (len(reporting), invited, dropped + late) == (100, 130, 30)
     assert dropped > 0
-    few, asked, dropped, late = cohort(50, RoundPlan(100, 1.3), 0.1)
-    assert (len(few), asked, late) == (50 - dropped, 50, 0)
+    few, invited, dropped, late = cohort(50, RoundPlan(100, 1.3), 0.1)
+    assert (len(few), invited, late) == (50 - dropped, 50, 0)
     hard, _, dropped, _ = cohort(200, RoundPlan(100, 1.0), 0.5)
     assert 25 < len(hard) < 75
     assert len(hard) == 100 - dropped
@@ -192,7 +192,7 @@ def test_updates_from_devices_are_checked_before_they_are_added() -> None:
 
     add([0, 3], [1.0, -2.0])
     for index in ([4], [-1], [10**9], [2, 1], [1, 1]):
-        with pytest.raises(InvariantError, match="places"):
+        with pytest.raises(InvariantError, match="indices"):
             add(index, [1.0] * len(index))
     for value in (np.nan, np.inf, 1e300):
         with pytest.raises(InvariantError, match=r"not finite|too large"):
@@ -216,7 +216,7 @@ def test_counts_of_long_texts_do_not_overflow() -> None:
 
 
 def test_devices_send_their_counts_alone() -> None:
-    """No squares, and no word outside the whitelist; a device whose words are all outside sends zeros, and counts."""
+    """No squares, and no words outside the whitelist. A device without any listed word sends zeros, and is counted."""
     task = UnigramTask(WORDS, clip=5.0)
     assert task.size == {"count": 6}
     sent = task.client_update(Record(), device("zzz", "b", "yyy"), Stream(0))

@@ -1,4 +1,4 @@
-"""Updates and broadcasts survive the way over the wire, and damage is noticed."""
+"""Updates and broadcasts survive a round trip through bytes, and damage is detected."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def test_a_broadcast_there_and_back() -> None:
     for name, array in BROADCAST.arrays.items():
         assert (back.arrays[name].dtype, back.arrays[name].shape) == (array.dtype, array.shape)
         assert back.arrays[name].tobytes() == array.tobytes()
-    assert record_to_bytes(back) == record_to_bytes(BROADCAST)  # so that both sides find the same digest
+    assert record_to_bytes(back) == record_to_bytes(BROADCAST)  # so that both sides compute the same digest
     with pytest.raises(FedgramError, match="not a 'broadcast'"):
         record_from_bytes(update_to_bytes(UPDATE))
     with pytest.raises(FedgramError, match="not a 'update'"):

@@ -1,4 +1,4 @@
-"""Packed models against a plain reader of the specification, the models they were made from, and brute force."""
+"""Packed models, compared with a plain reader of the specification, the original models, and brute force."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from fedgram.fgram.pack import pack, unpack_model
 from fedgram.fgram.quantize import make_codebook, nearest
 from fedgram.fgram.query import score_sentences
 from fedgram.fgram.reader import PackedModel, open_model
-from fedgram.fgram.sets import segment_code, segment_get, segment_rank, write_segment
+from fedgram.fgram.sets import Segment, segment_code, segment_get, segment_rank, write_segment
 from fedgram.fgram.spelling import letter_key
 from fedgram.fgram.unpack import Level, log_backoffs, state_sums, unpack_levels
 from fedgram.text.synthetic.typists import SyntheticPopulation
@@ -39,18 +39,18 @@ from fedgram.text.vocabulary import BOS, Vocabulary
 
 
 @given(st.sets(st.integers(0, 5000), max_size=600), st.integers(0, 300), st.integers(2, 12))
-def test_segments_hold_their_numbers_and_codes(numbers: set[int], spare: int, bits: int) -> None:
+def test_segments_hold_their_numbers_and_codes(numbers: set[int], spare: int, code_bits: int) -> None:
     u, n = max(numbers, default=0) + 1 + spare, len(numbers)
     rising = np.array(sorted(numbers), np.int64)
-    codes = (rising * 7919) % (1 << bits)
-    words = np.zeros(2000, np.uint64)
-    end = write_segment(words, 5, rising + 11, codes, 0, n, 11, u, bits)
+    codes = (rising * 7919) % (1 << code_bits)
+    bits, segment = np.zeros(2000, np.uint64), Segment(5, n, u, code_bits)
+    end = write_segment(bits, segment, rising + 11, codes, 0, 11)
     assert end < 64 * 1990
     for i in range(n):
-        assert segment_get(words, 5, n, u, bits, i) == rising[i]
-        assert segment_code(words, 5, n, u, bits, i) == codes[i]
+        assert segment_get(bits, segment, i) == rising[i]
+        assert segment_code(bits, segment, i) == codes[i]
     for x in [*rising.tolist(), *range(0, u, 37), u - 1]:
-        rank, found, code = segment_rank(words, 5, n, u, bits, x)
+        rank, found, code = segment_rank(bits, segment, x)
         assert rank == np.searchsorted(rising, x)
         assert found == (x in numbers)
         assert not found or code == codes[rank]
@@ -60,15 +60,15 @@ def test_segments_hold_their_numbers_and_codes(numbers: set[int], spare: int, bi
 def test_rising_sequences_and_bitmaps(numbers: list[int], spare: int) -> None:
     rising = np.sort(np.array(numbers, np.int64))
     last = int(rising[-1]) + spare
-    words = np.append(pack_sequence(rising, last), np.uint64(0))
+    bits = np.append(pack_sequence(rising, last), np.uint64(0))
     width, high = sequence_shape(len(rising), last)
-    assert [sequence_get(words, 0, len(rising), width, high, i) for i in range(len(rising))] == rising.tolist()
+    assert [sequence_get(bits, 0, len(rising), width, high, i) for i in range(len(rising))] == rising.tolist()
     ones = np.zeros(2000, np.bool_)
     ones[rising % 2000] = True
-    words = np.append(pack_bitmap(ones), np.uint64(0))
-    assert [bitmap_rank(words, 0, 2000, i) for i in range(2000)] == np.concatenate([[0], np.cumsum(ones)[:-1]]).tolist()
+    bits = np.append(pack_bitmap(ones), np.uint64(0))
+    assert [bitmap_rank(bits, 0, 2000, i) for i in range(2000)] == np.concatenate([[0], np.cumsum(ones)[:-1]]).tolist()
     for kind, places in ((ONES, np.flatnonzero(ones)), (ZEROS, np.flatnonzero(~ones))):
-        assert [select(words, 0, 2000, k, kind) for k in range(len(places))] == places.tolist()
+        assert [select(bits, 0, 2000, k, kind) for k in range(len(places))] == places.tolist()
 
 
 LEVELS: dict[Path, list[Level]] = {}
@@ -104,7 +104,7 @@ def test_the_reader_does_what_the_specification_says(seed: int, tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def trained() -> NGramModel:
-    """A model of generated text with lists of every length, one tier and a good many words."""
+    """A model of generated text with many words, one tier, and lists of every length."""
     people = SyntheticPopulation("en_us", seed=3)
     sentences = list(people.clean_sentences(12_000))
     names = Vocabulary.of(word for sentence in sentences for word in sentence)
@@ -125,7 +125,7 @@ def wide() -> NGramModel:
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[NGramModel, PackedModel]:
     model = request.getfixturevalue(request.param)
     ours = packed(model, tmp_path_factory.mktemp("fgram") / "lm.fgram")
-    LEVELS[ours.path] = unpack_levels(ours.data, ours.frame, ours.header)
+    LEVELS[ours.path] = unpack_levels(ours.file, ours.header)
     return model, ours
 
 
@@ -144,7 +144,7 @@ def test_scores_are_those_of_the_model(both: tuple[NGramModel, PackedModel]) -> 
 
 def test_every_state_sums_to_one(both: tuple[NGramModel, PackedModel]) -> None:
     model, ours = both
-    sums = state_sums(unpack_levels(ours.data, ours.frame, ours.header), ours.header, ours.tables)
+    sums = state_sums(unpack_levels(ours.file, ours.header), ours.header, ours.file.tables)
     assert [len(s) for s in sums] == [1, *(level.contexts for level in ours.header.levels[1:])]
     worst = max(float(np.abs(s - 1).max()) for s in sums)
     assert worst == pytest.approx(ours.header.deviation, abs=1e-6)
@@ -158,13 +158,13 @@ def test_unpacked_scores_are_the_same(both: tuple[NGramModel, PackedModel], monk
     model, ours = both
     text = random_sentences(np.random.default_rng(3), words=min(len(model.vocabulary) - 3, 3000), sentences=500)
     text = translate(model, ours, text)
-    expected = score_sentences(ours.data, ours.frame, ours.tables, text.values, text.offsets, BOS)
+    expected = score_sentences(ours.arrays, text.values, text.offsets, BOS)
     monkeypatch.setattr("fedgram.fgram.reader.UNPACK_FROM", 0)
     assert np.allclose(ours.log_probs(text), expected, rtol=0, atol=1e-9)
 
 
 def brute_force(ours: PackedModel, state: LongArray, k: int, prefix: str) -> list[tuple[int, float]]:
-    """The best words by asking for every one; among equals the longer n-gram's, then the lower id."""
+    """The best of all words; among equals those of the longer n-gram, then those of lower id."""
     key, levels = "".join(map(letter_key, prefix)), LEVELS[ours.path]
     depth = np.zeros(len(ours), np.int64)
     for i in range(1, int(state[0]) + 1):
@@ -188,11 +188,11 @@ def test_predictions_are_the_most_probable_words(prefix: str, both: tuple[NGramM
 
 
 def test_the_top_three_of_ten_thousand_contexts(both: tuple[NGramModel, PackedModel]) -> None:
-    """… are those of the whole distribution, worked out from the unpacked n-grams."""
+    """They are the same as those of the whole distribution, computed from the unpacked n-grams."""
     _, ours = both
     rng, levels = np.random.default_rng(5), LEVELS[ours.path]
-    backoffs = log_backoffs(levels, ours.header, ours.tables)
-    log_unigram = np.where(levels[0].code > 0, ours.tables[0, levels[0].code], -np.inf)
+    backoffs = log_backoffs(levels, ours.header, ours.file.tables)
+    log_unigram = np.where(levels[0].code > 0, ours.file.tables[0, levels[0].code], -np.inf)
     depths = set()
     for u, v in np.minimum(rng.geometric(0.01, (10_000, 2)) + 2, len(ours) - 1).tolist():
         state = ours.step(ours.step(ours.state(), u)[1], v)[1]
@@ -201,7 +201,7 @@ def test_the_top_three_of_ten_thousand_contexts(both: tuple[NGramModel, PackedMo
             context, level = int(state[2 * i - 1]), levels[i]
             members = slice(level.first[context], level.first[context + 1])
             whole = whole + backoffs[i - 1][context]
-            whole[level.word[members]] = ours.tables[i, level.code[members]]
+            whole[level.word[members]] = ours.file.tables[i, level.code[members]]
         depths.add(int(state[0]))
         assert np.allclose(ours.predict_ids(state, 3)[1], -np.sort(np.partition(-whole[3:], 3)[:3]), rtol=0, atol=1e-9)
     assert depths == {1, 2}
@@ -257,7 +257,7 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tight_state_keeps_its_sum(tmp_path: Path) -> None:
-    """A state that leaves its backoff next to nothing must not gain mass by rounding."""
+    """A state that leaves almost nothing to its backoff must not sum to more than 1 after rounding."""
     rng = np.random.default_rng(8)
     text = random_sentences(rng, words=900, sentences=2000, length=20)
     counts = count_ngrams(text, vocabulary(900), order=2)
@@ -267,7 +267,7 @@ def test_a_tight_state_keeps_its_sum(tmp_path: Path) -> None:
         arcs = slice(t.first_arc[q], t.first_arc[q + 1])
         weight[arcs] /= weight[arcs].sum() * (1.0 if q == 0 else 1.00001)
     ours = packed(model_from_weights(t, counts.vocabulary, weight), tmp_path / "m.fgram")
-    sums = state_sums(unpack_levels(ours.data, ours.frame, ours.header), ours.header, ours.tables)
+    sums = state_sums(unpack_levels(ours.file, ours.header), ours.header, ours.file.tables)
     assert max(float(np.abs(s - 1).max()) for s in sums) < 1e-3
 
 

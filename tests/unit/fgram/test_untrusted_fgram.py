@@ -1,4 +1,4 @@
-"""Files that were damaged, cut or made to deceive: refused, or answered within bounds."""
+"""Damaged, truncated and crafted files are refused, or queries stay within their bounds."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from fedgram.fgram.reader import PackedModel, open_model
 
 
 def sealed(data: bytes) -> bytes:
-    """The bytes with checksums and size that match, whatever they hold."""
+    """The bytes with matching checksums and size, whatever they hold."""
     raw = bytearray(data + bytes(-len(data) % 8))
     raw[12:16] = len(raw).to_bytes(4, "little")
     raw[16:20] = int(checksum(np.frombuffer(bytes(raw[HEADER_BYTES:]), np.uint64))).to_bytes(4, "little")
@@ -30,18 +30,18 @@ def sealed(data: bytes) -> bytes:
 
 
 def ask(ours: PackedModel) -> None:
-    """Every kind of question; answers must be of the right kind."""
+    """Every kind of query; answers must be of the right kind."""
     state = ours.state(["w1", "w0"])
     for word in (0, 1, 2, len(ours) - 1):
         log_p, after = ours.step(state, word)
         assert not np.isnan(log_p)
         assert 0 <= after[0] < ours.header.order or ours.header.order == 1
     for prefix in ("", "w", "w1"):
-        words, _ = ours.predict_ids(state, 3, prefix)
-        assert ((words >= 0) & (words < len(ours))).all()
-        assert all(isinstance(ours.word(word), str) for word in words.tolist())
+        word_ids, _ = ours.predict_ids(state, 3, prefix)
+        assert ((word_ids >= 0) & (word_ids < len(ours))).all()
+        assert all(isinstance(ours.word(word_id), str) for word_id in word_ids.tolist())
     ours.log_probs(Ragged.from_rows([[len(ours) - 1, 0, 3], [1]]))
-    with contextlib.suppress(InvariantError):  # to unpack is to read all of it
+    with contextlib.suppress(InvariantError):  # unpacking reads everything
         assert len(ours.unpacked.log_unigram) == len(ours)
 
 
@@ -70,7 +70,7 @@ def mutate(whole: bytes, rng: np.random.Generator) -> bytes:
 
 
 def hostile(folder: Path, rounds: int) -> int:
-    """Open and ask mutated files whose checksums match; returns how many were refused."""
+    """Open and query mutated files whose checksums match; returns how many were refused."""
     rng, path, refused = np.random.default_rng(0), folder / "m.fgram", 0
     for i in range(rounds):
         path.write_bytes(sealed(mutate(MODELS[i % 2], rng)))
@@ -124,7 +124,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             open_model(path)
 
 
-def test_every_header_field_may_lie(tmp_path: Path) -> None:
+def test_every_header_field_may_be_wrong(tmp_path: Path) -> None:
     path = tmp_path / "m.fgram"
     for place in range(24, HEADER_BYTES, 4):
         for value in (0, 1, 7, 2**16, 2**31 - 1, 2**32 - 1, 0x7F800000, 0x7FC00000):
@@ -149,9 +149,9 @@ def test_a_hundred_thousand_hostile_files(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
-    """The same with every array access checked, in a process of its own."""
+    """The same in another process, with bounds checks on every array access."""
     code = (
-        "from pathlib import Path; from tests.unit.device import test_untrusted_fgram as t;"
+        "from pathlib import Path; from tests.unit.fgram import test_untrusted_fgram as t;"
         f"p = Path({str(tmp_path)!r}); t.MODELS[:] = t.write_models(p); print(t.hostile(p, 3000))"
     )
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

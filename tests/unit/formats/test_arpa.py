@@ -1,4 +1,4 @@
-"""ARPA files: other programs' habits, gaps, and everything that must be refused by name and line."""
+"""ARPA files: conventions of other programs, gaps, and mistakes, which are refused with their lines."""
 
 import gzip
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def test_a_file_one_can_check_by_hand(arpa: Callable[[str], Path]) -> None:
         lambda t: t.replace("\n", "\r\n"),
         lambda t: t.replace("-99\t<s>", "0\t<s>"),  # KenLM
         lambda t: t.replace("-99\t<s>", "-inf\t<s>"),
-        lambda t: t.replace("-0.3\ta b", "-3.0e-1\ta b\t0"),  # KenLM writes backoffs that say nothing
+        lambda t: t.replace("-0.3\ta b", "-3.0e-1\ta b\t0"),  # KenLM writes backoff weights of 0
         lambda t: t.replace("ngram 1=5", "ngram  1 = 5"),
         lambda t: t.removesuffix("\n") + "\ntrailing words\n",
         lambda t: t.replace("\n\\2-grams", "\\2-grams"),
@@ -112,7 +112,7 @@ def test_gaps_are_filled_without_changing_a_probability(arpa: Callable[[str], Pa
 
 
 def test_ngrams_across_sentences_are_left_out(arpa: Callable[[str], Path]) -> None:
-    """IRSTLM writes them; no sentence ever reads them."""
+    """IRSTLM writes them; no sentence uses them."""
     for crossing in ("b <s>", "</s> a", "</s> <s>"):
         path = arpa(GOOD.replace("b a", crossing))
         assert read_arpa(path).topology.arcs_by_order() == [4, 3, 1]
@@ -128,25 +128,25 @@ MISTAKES: list[tuple[str, Callable[[str], str], str]] = [
     ("empty", lambda _: "", r"no \\data\\ line"),
     ("binary", lambda t: t[:40] + "\0\x01" + t[40:], "NUL byte"),
     ("not utf-8", lambda t: t.replace("b a", "b \udcff"), ":17: is not UTF-8"),
-    ("truncated in a section", lambda t: t[: t.index("\\3-grams")], "ends where"),
-    ("truncated before the end", lambda t: t[: t.index("\\end")], r"ends where \\end\\ should stand"),
-    ("too many", lambda t: t.replace("ngram 2=4", "ngram 2=3"), ":17: more n-grams than the header announces"),
-    ("too few", lambda t: t.replace("ngram 2=4", "ngram 2=9"), "announces 9 2-grams, but only 4 stand here"),
-    ("absurd header", lambda t: t.replace("ngram 3=1", "ngram 3=999999999999"), "more n-grams than the file can hold"),
-    ("header gap", lambda t: t.replace("ngram 2=4\n", ""), ":3: the header announces 2-grams next, not 3-grams"),
+    ("truncated in a section", lambda t: t[: t.index("\\3-grams")], "ends before"),
+    ("truncated before the end", lambda t: t[: t.index("\\end")], r"ends before \\end\\"),
+    ("too many", lambda t: t.replace("ngram 2=4", "ngram 2=3"), ":17: more n-grams than the header declares"),
+    ("too few", lambda t: t.replace("ngram 2=4", "ngram 2=9"), "declares 9 2-grams, but there are only 4"),
+    ("absurd header", lambda t: t.replace("ngram 3=1", "ngram 3=999999999999"), "than the file can contain"),
+    ("header gap", lambda t: t.replace("ngram 2=4\n", ""), ":3: the header has 3-grams where 2-grams should be"),
     ("no unigrams", lambda t: t.replace("ngram 1=5", "ngram 1=0"), "no unigrams"),
     ("duplicate unigram", lambda t: t.replace("-0.9\tb", "-0.9\ta"), ":11: the unigram occurs twice"),
     ("duplicate <s>", lambda t: t.replace("-0.6\t<unk>", "-0.6\t<s>"), ":8: the unigram occurs twice"),
     ("duplicate bigram", lambda t: t.replace("b a", "a b"), ":17: the n-gram occurs twice"),
     ("NaN", lambda t: t.replace("-0.3\ta b", "nan\ta b"), ":15: the probability is not a number"),
     ("word for a number", lambda t: t.replace("-0.3\ta b", "a b\t-0.3"), ":15: the probability is not a number"),
-    ("bad backoff", lambda t: t.replace("<s> a\t-0.05", "<s> a\t-0.0.5"), ":14: the backoff weight is not a number"),
+    ("bad backoff", lambda t: t.replace("<s> a\t-0.05", "<s> a\t-0.0.5"), ":14: the backoff weight is not"),
     ("positive", lambda t: t.replace("-0.3\ta b", "0.3\ta b"), ":15: the log-probability is greater than 0"),
-    ("unknown word", lambda t: t.replace("b a", "b c"), ":17: a word that is not among the unigrams"),
+    ("unknown word", lambda t: t.replace("b a", "b c"), ":17: the word is not among the unigrams"),
     ("missing word", lambda t: t.replace("-0.4\tb a", "-0.4\tb"), ":17: a word is missing"),
-    ("extra column", lambda t: t.replace("-0.4\tb a", "-0.4\tb a -1 -1"), ":17: more columns"),
-    ("no end", lambda t: t.replace("-0.7\t</s>", "-0.7\tc").replace("a </s>", "a c"), "sentences never end"),
-    ("order 8", lambda t: t.replace("ngram 3=1", "\n".join(f"ngram {n}=1" for n in range(3, 9))), "orders up to 7"),
+    ("extra column", lambda t: t.replace("-0.4\tb a", "-0.4\tb a -1 -1"), ":17: too many columns"),
+    ("no end", lambda t: t.replace("-0.7\t</s>", "-0.7\tc").replace("a </s>", "a c"), "sentences would never end"),
+    ("order 8", lambda t: t.replace("ngram 3=1", "\n".join(f"ngram {n}=1" for n in range(3, 9))), "maximum is 7"),
 ]  # fmt: skip
 
 

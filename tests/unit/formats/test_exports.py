@@ -1,4 +1,4 @@
-"""What other keyboards get: read back by readers that know nothing of ours."""
+"""Exports for other keyboards, read back by independent readers."""
 
 import re
 import sqlite3
@@ -108,8 +108,8 @@ def test_presage_and_onboard(model: NGramModel, tmp_path: Path) -> None:
     database.close()
     write_onboard(model, tmp_path / "o.lm")
     text = (tmp_path / "o.lm").read_text()
-    announced = [int(n) for n in re.findall(r"^ngram \d=(\d+)$", text, re.MULTILINE)]
-    for n, size in enumerate(announced, 1):
+    declared = [int(n) for n in re.findall(r"^ngram \d=(\d+)$", text, re.MULTILINE)]
+    for n, size in enumerate(declared, 1):
         section = text.split(f"\\{n}-grams:\n")[1].split("\n\n")[0].splitlines()
         assert len(section) == size
         assert all(len(line.split(" ")) == n + 1 and int(line.split(" ")[0]) >= 1 for line in section)
@@ -140,9 +140,7 @@ def test_the_command(
     write_model(model, tmp_path / "m.ngram")
     for target, suffix in (("arpa", "arpa"), ("aosp-dict", "dict"), ("aosp-combined", "combined"), ("presage", "db")):
         out = tmp_path / f"out.{suffix}"
-        assert (
-            fedgram("export", tmp_path / "m.ngram", "--to", target, "-o", out, "--json")["bytes"] == out.stat().st_size
-        )
-    assert "is not a locale" in refused(
-        "export", tmp_path / "m.ngram", "--to", "aosp-dict", "-o", tmp_path / "x", "--locale", "a,b"
-    )
+        made = fedgram("phone", "export", tmp_path / "m.ngram", "--to", target, "-o", out, "--json")
+        assert made["bytes"] == out.stat().st_size
+    dictionary = ("--to", "aosp-dict", "-o", tmp_path / "x", "--locale", "a,b")
+    assert "the locale 'a,b' is not" in refused("phone", "export", tmp_path / "m.ngram", *dictionary)

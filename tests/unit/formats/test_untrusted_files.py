@@ -1,4 +1,4 @@
-"""Files that were damaged or made up: refused in one line, never a crash, whatever reads them."""
+"""Damaged and forged files: every reader refuses them in one line and never crashes."""
 
 import gzip
 import struct
@@ -58,7 +58,7 @@ def test_mutated_gzip_text_is_read_or_refused(tmp_path: Path) -> None:
 
 
 def artefact(path: Path, **changes: object) -> Path:
-    """A valid `.ngram` with a right checksum but some other content."""
+    """An `.ngram` file with a valid checksum and some changed content."""
     model = random_model(np.random.default_rng(1), order=3)
     t = model.topology
     arrays = {
@@ -71,7 +71,7 @@ def artefact(path: Path, **changes: object) -> Path:
     return path
 
 
-def test_made_up_artefacts_are_refused(tmp_path: Path) -> None:
+def test_forged_artefacts_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.ngram"
     t = read_ngram(artefact(path)).topology
     deep = int(np.flatnonzero(t.backoff > 0)[0])
@@ -103,11 +103,11 @@ def test_automata_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
 def test_a_word_of_megabytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.arpa"
     path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-1 </s>\n-1 " + "x" * 3_000_000 + "\n\n\\end\\\n")
-    with pytest.raises(InputError, match=":6: a word of more than 65,536 bytes"):
+    with pytest.raises(InputError, match=":6: the word has more than 65,536 bytes"):
         read_model(path)
 
 
-def test_words_have_no_blanks() -> None:
+def test_words_contain_no_white_space() -> None:
     for bad in ("", "two words", "tab\there", "line\nend"):
-        with pytest.raises(FedgramError, match="empty or has a blank"):
+        with pytest.raises(FedgramError, match="empty or contains white space"):
             Vocabulary.of(["fine", bad])

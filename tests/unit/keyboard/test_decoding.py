@@ -1,4 +1,4 @@
-"""Taps, trails and personal words, against plain twins, worked examples and generated typists."""
+"""Taps, trails and personal words: reference implementations, worked examples and generated typists."""
 
 import math
 from dataclasses import replace
@@ -128,7 +128,7 @@ def test_the_search_finds_what_the_recursion_finds(board: Keyboard) -> None:
                 - options.weight * wide.model.step(state, int(word))[0],
                 wide.model.word(int(word)),
             )
-            for key, word in zip(wide.lexicon.keys, wide.lexicon.words, strict=True)
+            for key, word in zip(wide.lexicon.keys, wide.lexicon.trie.word_id, strict=True)
         )[:5]
         found = [c for c in wide.decode(taps, ["the"], 5) if not c.is_literal]
         assert [c.worth for c in found] == pytest.approx([-row[0] for row in expected[: len(found)]])
@@ -139,16 +139,17 @@ def test_lexicons_are_tries_of_what_can_be_typed() -> None:
     keys = ["to", "a", "too", "at", "to", "x2", "", "até", "b" * 40]
     lexicon = make_lexicon(layout, keys, range(len(keys)), [-2.0, -1.0, -3.0, -4.0, -1.5, 0.0, 0.0, 0.0, 0.0])
     assert lexicon.keys == ("a", "at", "to", "to", "too")
+    trie = lexicon.trie
 
     def walk(node: int, path: str) -> dict[str, tuple[set[int], float]]:
-        words = set(lexicon.words[lexicon.first_word[node] : lexicon.first_word[node + 1]].tolist())
-        result, child, hope = {path: (words, float(lexicon.best[node]))}, int(lexicon.child[node]), math.inf
+        words = set(trie.word_id[trie.first_word[node] : trie.first_word[node + 1]].tolist())
+        result, child, last = {path: (words, float(trie.best[node]))}, int(trie.child[node]), math.inf
         while child >= 0:
-            assert lexicon.best[child] <= hope
-            assert lexicon.depth[child] == len(path) + 1
-            hope = lexicon.best[child]
-            result |= walk(child, path + layout.letters[lexicon.letter[child]])
-            child = int(lexicon.sibling[child])
+            assert trie.best[child] <= last
+            assert trie.depth[child] == len(path) + 1
+            last = trie.best[child]
+            result |= walk(child, path + layout.letters[trie.letter[child]])
+            child = int(trie.sibling[child])
         return result
 
     assert walk(0, "") == {
@@ -161,7 +162,7 @@ def test_lexicons_are_tries_of_what_can_be_typed() -> None:
 def typist(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Keyboard, list[list[str]]]:
-    """A keyboard for generated text, and sentences that it has not seen."""
+    """A keyboard for generated text, and sentences that its model was not trained on."""
     people = SyntheticPopulation(request.param, seed=3)
     sentences = list(people.clean_sentences(8000))
     model = trained(sentences[:7000], tmp_path_factory.mktemp("typist") / "lm.fgram")
@@ -200,7 +201,7 @@ def test_trails_are_understood(typist: tuple[Keyboard, list[list[str]]]) -> None
 
 
 def test_one_trail_two_words(board: Keyboard) -> None:
-    """The paper's example: the same trail is `vampire` behind one word and `value` behind another."""
+    """The paper's example: the same trail is `vampire` after one word and `value` after another."""
     glider = Glider(board)
     lines = [resample(board.layout.typed(word), POINTS) for word in ("vampire", "value")]
     trail: FloatArray = 0.5 * lines[0] + 0.5 * lines[1]

@@ -1,4 +1,4 @@
-"""Personal words while typing and gliding: found, worth what the plain recursion says, and never at others' cost."""
+"""Personal words while typing and gliding: they are found, scored as by the plain recursion, and harm no others."""
 
 from pathlib import Path
 
@@ -82,8 +82,9 @@ def test_words_are_aligned_as_the_plain_recursion_does(board: Keyboard, personal
     for _ in range(10):
         taps = noisy_taps(board.layout, "zulieca"[: int(rng.integers(1, 8))], 0.4, rng)
         cost = np.maximum(-board.layout.squared_distances(taps) / (2 * options.sigma**2), options.slip)
-        whole, _ = align(cost, own.spelled, own.offsets, options.costs(), options.completion)
-        letters = [own.spelled[own.offsets[w] : own.offsets[w + 1]].tolist() for w in range(len(own.words))]
+        whole, _ = align(cost, own.spelled, options.costs())
+        letter, offsets = own.spelled
+        letters = [letter[offsets[w] : offsets[w + 1]].tolist() for w in range(len(own.words))]
         assert whole.tolist() == pytest.approx([tap_decoding.alignment(cost, word, options) for word in letters])
 
 

@@ -1,4 +1,4 @@
-"""Sentences that are read as rectangles: each once, and no more together than was allowed."""
+"""Batches of sentences to read: each sentence once, and no batch larger than allowed."""
 
 import numpy as np
 from hypothesis import given

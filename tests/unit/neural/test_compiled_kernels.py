@@ -1,7 +1,7 @@
-"""The GPU kernels compile for a Hopper GPU, without one here, and to what they were written for.
+"""The GPU kernels compile for a Hopper GPU, to the instructions that they were written for; no GPU is needed.
 
-A step of W_30K is taken by the functions that launch the kernels; a launch compiles the kernel for its arguments as it
-would on the GPU, keeps the machine code, and computes nothing.
+The functions that launch the kernels take a step of W_30K. Here a launch compiles the kernel for its arguments, as it
+would on a GPU, and keeps the machine code; it computes nothing.
 """
 
 import json
@@ -85,13 +85,13 @@ def test_every_kernel_of_a_step_compiles(compiled: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["attend_kernel", "step_kernel", "_linear_kernel"])
-def test_large_products_are_the_tensor_cores(compiled: dict[str, Any], name: str) -> None:
+def test_large_products_use_the_tensor_cores(compiled: dict[str, Any], name: str) -> None:
     assert all("wgmma.mma_async" in kernel["ptx"] for kernel in compiled[name])
 
 
 @pytest.mark.parametrize("name", ["attend_kernel", "step_kernel"])
 def test_a_product_is_waited_for_before_its_registers_change(compiled: dict[str, Any], name: str) -> None:
-    """Two products that were left under way from one turn of a loop to the next once gave NaN on a GPU."""
+    """Products that were still running at the end of a loop's iteration once gave NaN on a GPU."""
     for kernel in compiled[name]:
         products = re.findall(r"warp_group_dot(?:_wait.*pendings = (\d+))?\b", kernel["ttgir"])
         assert products == ["", "0"] * (len(products) // 2)
@@ -99,7 +99,7 @@ def test_a_product_is_waited_for_before_its_registers_change(compiled: dict[str,
 
 @pytest.mark.parametrize("name", ["multiply_kernel", "attend_kernel", "step_kernel", "_linear_kernel"])
 def test_matrices_are_read_in_wide_pieces(compiled: dict[str, Any], name: str) -> None:
-    """Sixteen bytes at a time, but for vectors such as biases: never a weight of two bytes alone."""
+    """Matrices are loaded 16 bytes at a time; a weight of two bytes is never loaded alone."""
     for kernel in compiled[name]:
         assert "ld.global.b16" not in kernel["ptx"]
         wide = len(re.findall(r"cp\.async\.c[ag]\.shared\.global.*0x10|ld\.global(?:\.\w+)?\.v4", kernel["ptx"]))

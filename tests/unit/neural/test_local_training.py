@@ -1,4 +1,4 @@
-"""Packing clients into rectangles, and training them together or one at a time."""
+"""Packing the sentences of clients into batches, and training clients together or one at a time."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.neural.batching import NOTHING, pack_clients
-from fedgram.neural.cell import GATES
+from fedgram.neural.cell_registry import BUILT_IN_CELLS
 from fedgram.neural.local_training import LocalTraining, train_clients
 from fedgram.neural.model import ModelShape, initial_weights, word_losses
 from fedgram.text.vocabulary import BOS, EOS
@@ -41,7 +41,7 @@ def test_packing_keeps_every_sentence_whole_and_in_its_batch(
         assert [bool(b) for b in batches] == [s < packed.steps[c] for s in range(len(batches))]
         wanted = [([BOS, *s][:length], [*s, EOS][:length]) for s in sentences]
         first = 0
-        for batch in batches:  # batches take sentences in order; within one they may stand in any row
+        for batch in batches:  # batches take sentences in order; within a batch, sentences may be in any row
             assert sorted(batch) == sorted(wanted[first : first + len(batch)])
             first += len(batch)
         assert first == len(wanted)
@@ -59,10 +59,10 @@ def test_orders_choose_and_shuffle_sentences() -> None:
     assert packed.targets[0, 0].tolist() == [[5, EOS], [3, EOS]]
 
 
-@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("cell", BUILT_IN_CELLS)
 @pytest.mark.parametrize("norm", [None, 0.3])
 def test_training_together_is_training_alone(cell: str, norm: float | None) -> None:
-    """Against a plain loop with torch's own optimiser; clients are ragged, and one has nothing at all."""
+    """Compared with a loop over torch's optimiser; clients have different numbers of sentences, one of them none."""
     shape = ModelShape(20, 8, 12, layers=2, cell=cell)
     rng = np.random.default_rng(0)
     sizes = [9, 5, 0, 1]

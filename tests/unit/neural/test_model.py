@@ -1,18 +1,18 @@
-"""Shapes of Table 2, and a stack of clients that equals its members."""
+"""The shapes of Table 2; a stack of clients gives the same results as its members."""
 
 import pytest
 import torch
 
 from fedgram.core.errors import FedgramError
 from fedgram.neural.batching import NOTHING
-from fedgram.neural.cell import GATES
+from fedgram.neural.cell_registry import BUILT_IN_CELLS
 from fedgram.neural.model import PRESETS, ModelShape, hidden_outputs, initial_weights, logits, word_losses
 from fedgram.text.vocabulary import BOS
 
 TABLE_2 = ["W_30K", "P_4K-S", "P_4K-L", "P_4K-G", "P_16K-S", "P_16K-L", "P_30K"]
 SHAPES = [
     ModelShape(50, 10, 15, layers=layers, cell=cell, groups=groups)
-    for cell in GATES
+    for cell in BUILT_IN_CELLS
     for layers in (1, 2)
     for groups in (1, 5)
 ]
@@ -65,7 +65,7 @@ def test_the_future_does_not_leak(shape: ModelShape) -> None:
 
 def test_groups_see_only_their_part_before_the_projection() -> None:
     grouped, whole = ModelShape(50, 10, 15, groups=5), ModelShape(50, 10, 15)
-    assert 5 * grouped.cell_shape().sizes()["input"][1] == whole.cell_shape().sizes()["input"][1]
+    assert 5 * grouped.sizes()["layer0.input"][1] == whole.sizes()["layer0.input"][1]
     gates = 3 * 15 * (10 + 10)
     assert whole.parameters() - grouped.parameters() == gates - gates // 5
 

@@ -1,4 +1,4 @@
-"""Samples of a network: the same from any batches and ways to draw, and as probable as the network says."""
+"""Samples of a network: they do not depend on batches or on the way to draw, and have the network's probabilities."""
 
 from typing import Any
 
@@ -9,10 +9,12 @@ from tests.reference.tiny_networks import tiny_network
 
 from fedgram.core.arrays import Ragged
 from fedgram.core.random import stream_key, uniform_at
-from fedgram.neural import sampling
+from fedgram.neural import drawing
+from fedgram.neural.decoder import RecurrentDecoder
+from fedgram.neural.drawing import draw_compiled, draw_in_tensors
 from fedgram.neural.model import hidden_outputs, logits
 from fedgram.neural.network import Network
-from fedgram.neural.sampling import RecurrentDecoder, draw_compiled, draw_in_tensors, sample_labels, walk
+from fedgram.neural.sampling import sample_labels, walk
 from fedgram.text.vocabulary import BOS, EOS
 
 CPU = torch.device("cpu")
@@ -20,7 +22,7 @@ SHAPES: list[dict[str, Any]] = [{}, {"layers": 2}, {"cell": "lstm", "groups": 5}
 
 
 def probabilities(network: Network, words: list[int]) -> np.ndarray:
-    """What comes behind each prefix, by the functions that train the network; `<s>` is left out."""
+    """The probabilities after each prefix, from the functions that train the network; `<s>` is left out."""
     weights = {name: torch.from_numpy(w.copy()) for name, w in network.weights.items()}
     scores = logits(weights, hidden_outputs(network.shape, weights, torch.tensor([[BOS, *words]])))[0].double()
     scores[:, BOS] = -np.inf
@@ -80,7 +82,7 @@ def test_samples_and_rows_are_the_same_bits_from_any_batches(shape: dict[str, An
 
 
 def test_both_ways_to_draw_give_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "_BLOCK", 16)
+    monkeypatch.setattr(drawing, "_BLOCK", 16)
     for seed in range(6):
         decoder = RecurrentDecoder(tiny_network(seed, words=37 + seed), CPU)
         tiles = zip(

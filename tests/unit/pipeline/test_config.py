@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.core.errors import InputError
+from fedgram.core.toml_config import digest, from_table, known_keys, to_toml
 from fedgram.neural.model import PRESETS
-from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsConfig, WordsPreset, read_run_config
-from fedgram.pipeline.strict_toml import digest, from_table, known_keys, to_toml
-from fedgram.training.fedavg_task import TrainingPlan
+from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsSection, WordsPreset, read_run_config
+from fedgram.training.plan import TrainingPlan
 
 
 def refused(text: str) -> str:
@@ -29,7 +29,7 @@ def refused(text: str) -> str:
 def test_defaults_are_the_papers() -> None:
     config = from_table({}, RunConfig)
     assert config == RunConfig()
-    assert (config.unigrams.devices_per_round, config.budget.ngrams, config.external.higher_order_words) == (
+    assert (config.unigrams.devices_per_round, config.budget.max_ngrams, config.external.higher_order_words) == (
         500,
         1_500_000,
         64_000,
@@ -138,7 +138,7 @@ def test_files_that_are_no_configuration(tmp_path: Path, content: bytes, message
 def test_the_digest_is_of_values_not_of_their_writing() -> None:
     written = from_table(tomllib.loads("# a comment\n[unigrams]\nclip = 1_000\nrounds = 300"), RunConfig)
     assert written.digest == RunConfig().digest
-    other = replace(RunConfig(), unigrams=UnigramsConfig(clip=1.0))
+    other = replace(RunConfig(), unigrams=UnigramsSection(clip=1.0))
     assert other.digest != RunConfig().digest
     assert digest(other.pieces) == digest(RunConfig().pieces)
     assert digest(other.unigrams) != digest(RunConfig().unigrams)
@@ -166,7 +166,7 @@ def test_a_written_configuration_reads_back(
 
 
 def test_all_keys_are_known() -> None:
-    keys = known_keys(RunConfig)
+    keys = known_keys(RunConfig())
     assert {"seed", "unigrams", "unigrams.clip", "external.min_count", "evaluation.split"} <= set(keys)
     assert to_toml(RunConfig()).startswith("seed = 0\ntitle = ")
 

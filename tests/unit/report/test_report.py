@@ -1,4 +1,4 @@
-"""The report: the paper's tables with our numbers, safe in any browser, from results that are checked."""
+"""The report: the paper's tables with our numbers, a self-contained page, and checked results."""
 
 import base64
 import json
@@ -70,7 +70,7 @@ def write(folder: Path, content: object) -> Path:
 
 
 class Checker(HTMLParser):
-    """Every element closed in order; nothing that a page could load or run."""
+    """Checks that all elements are closed in order, and that the page loads and runs nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,14 +132,14 @@ def test_capitals_experiments_and_the_final_model(tmp_path: Path, results: dict[
     assert row in rows_of(text, "A\\_W\\_e")
     assert "two arms of 240" in text
     assert "covers zero in 95.2 % of 2,000" in text
-    assert "distilled onto the n-grams of the server's own text" in text.replace("\\", "")
+    assert "distilled onto the n-grams of the server's text" in text.replace("\\", "")
     assert "packed for phones" not in text
     assert ["A\\_P\\_e", "+40.00 ± 9.00", "–", "–"] in rows_of(text, "A\\_P\\_e")
     assert ["R\\_W", "–", "0.60"] in rows_of(text, "R\\_W")
-    assert "en\\_US: A\\_P\\_e changes the top-1 accuracy of Baseline by +39.10 ± 0.25 %" in text
+    assert "en\\_US: A\\_P\\_e changes the top-1 accuracy by +39.10 ± 0.25 % relative to Baseline" in text
     for part, value, problem in (
         ("experiment", {"users_per_arm": -1}, "experiment.change must be an object"),
-        ("cased", {"en_us": {**cased, "final": "none"}}, "cased.en_us.final must be one of the models"),
+        ("cased", {"en_us": {**cased, "final": "none"}}, "cased.en_us.final must be the name of one of the models"),
     ):
         with pytest.raises(InputError, match=problem):
             read_results(write(tmp_path, {**results, part: value}))
@@ -155,8 +155,8 @@ def test_the_tables_have_the_papers_numbers_beside_ours(tmp_path: Path, results:
     assert rows_of(text, "baseline") == [["baseline", "8.00 ± 0.50", "8.14", "1.50 ± 0.50", "18.08"]]
     assert rows_of(text, "λ = 1") == [["λ = 1", "+0.25 ± 0.50", "+0.19 ± 0.21", "-1.00 ± 0.50", "-1.33 ± 0.75"]]
     assert rows_of(text, "λ = ∞") == [["λ = ∞", "+0.10 ± 0.50", "–", "–", "–"]]
-    assert "en\\_US: A\\_W\\_r changes the top-1 accuracy of Baseline by +50.00 ± 0.25 %, from 11.50 ± 0.50 %" in text
-    assert rows_of(text, "all") == [["all", "13.2", "–"]]
+    assert "by +50.00 ± 0.25 % relative to Baseline, from 11.50 ± 0.50 % to 17.25 ± 0.50 % of the words" in text
+    assert rows_of(text, "total") == [["total", "13.2", "–"]]
     assert "![Accuracy](accuracy.png)" in text
 
 
@@ -185,19 +185,19 @@ def test_a_title_is_enough(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"titel": "x"}, "unknown entry 'titel'"),
-        ({"title": 3}, "title must be text"),
-        ({"sizes": [{"model": "m", "ngrams": -1, "bytes": 0}]}, r"sizes\[0\].ngrams must be a whole number"),
+        ({"title": 3}, "title must be a string"),
+        ({"sizes": [{"model": "m", "ngrams": -1, "bytes": 0}]}, r"sizes\[0\].ngrams must be an integer of at least 0"),
         ({"languages": {"en_us": {"models": {"a": {"top1": 5}}}}}, "languages.en_us.models.a.top1 must be an object"),
         (
             {"languages": {"en_us": {"models": {"a": {"top1": {"value": 5, "ci95": [1]}}}}}},
             r"languages.en_us.models.a.top1.ci95 must be null or \[low, high\]",
         ),
-        ({"languages": {"x": {"baseline": "b", "models": {}}}}, "languages.x.baseline must be one of the models"),
+        ({"languages": {"x": {"baseline": "b", "models": {}}}}, "languages.x.baseline must be the name of one"),
         ({"examples": [{"context": "a", "suggestions": {"m": "b"}}]}, r"examples\[0\].suggestions.m must be an array"),
         ({"stages": [{"name": "s", "seconds": True}]}, r"stages\[0\].seconds must be a number"),
         ({"about": [1]}, "about must be an object"),
         ({"figures": {}}, "figures must be an array"),
-        ({"figures": [{"file": "results.json", "caption": "c"}]}, "is not a PNG picture"),
+        ({"figures": [{"file": "results.json", "caption": "c"}]}, "is not a PNG image"),
         ({"clipping": {"baseline": {}, "rows": [{"clip": "1"}]}}, r"clipping.rows\[0\].clip must be a number"),
     ],
 )

@@ -1,30 +1,13 @@
 """Messages by user from WhatsApp, Telegram Desktop and mbox."""
 
 import json
-import traceback
 from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
+from tests.unit.text.importing import SECRET, read, refused
 
-from fedgram.core.errors import InputError
 from fedgram.text.chat_exports import Found
-from fedgram.text.importers import ImportReport, read_messages
-
-SECRET = "zanzibar"
-
-
-def _read(source: Path, format: str = "auto") -> tuple[list[tuple[str, str]], ImportReport]:
-    messages, report = read_messages(source, format=format)
-    return [(message.user, message.text) for message in messages], report
-
-
-def _refused(source: Path, format: str) -> InputError:
-    with pytest.raises(InputError) as caught:
-        _read(source, format)
-    assert "\n" not in str(caught.value)
-    assert SECRET not in "".join(traceback.format_exception(caught.value))
-    return caught.value
 
 
 def _chat(path: Path, *lines: str) -> Path:
@@ -75,7 +58,7 @@ def test_layouts(tmp_path: Path, stamp: str) -> None:
         "after a line\r",
     ]
     source = _chat(tmp_path / "chat.txt", *lines)
-    found, report = _read(source)
+    found, report = read(source)
     expected = [("Ann Example", "hello: there"), ("+55 11 99999-9999", "olá\n\ne até logo - 10:15")]
     assert found == [*expected, ("Bob", "\nafter a line")]
     assert (report.format, report.skipped, report.users) == ("whatsapp", {"system message": 1}, 3)
@@ -115,7 +98,7 @@ def test_layouts(tmp_path: Path, stamp: str) -> None:
 )
 def test_placeholders_are_counted(tmp_path: Path, text: str, reason: str) -> None:
     source = _chat(tmp_path / "chat.txt", f"31/12/20, 22:15 - Ann: {text}", "31/12/20, 22:15 - Bob: hi")
-    found, report = _read(source)
+    found, report = read(source)
     assert found == [("Bob", "hi")]
     assert report.skipped == {reason: 1}
 
@@ -136,7 +119,7 @@ def test_placeholders_are_counted(tmp_path: Path, text: str, reason: str) -> Non
     ],
 )
 def test_what_was_typed_is_kept(tmp_path: Path, written: str, text: str) -> None:
-    assert _read(_chat(tmp_path / "chat.txt", f"31/12/20, 22:15 - Ann: {written}"))[0] == [("Ann", text)]
+    assert read(_chat(tmp_path / "chat.txt", f"31/12/20, 22:15 - Ann: {written}"))[0] == [("Ann", text)]
 
 
 @pytest.mark.parametrize(
@@ -150,14 +133,14 @@ def test_what_was_typed_is_kept(tmp_path: Path, written: str, text: str) -> None
 )
 def test_system_messages_and_their_further_lines_are_skipped(tmp_path: Path, line: str) -> None:
     stamp = "12/31/20, 10:15 PM - "
-    found, report = _read(_chat(tmp_path / "chat.txt", stamp + line, "more of it", stamp + "Ann: hi"))
+    found, report = read(_chat(tmp_path / "chat.txt", stamp + line, "more of it", stamp + "Ann: hi"))
     assert found == [("Ann", "hi")]
     assert report.skipped == {"system message": 1}
 
 
 def test_lines_before_the_first_message_are_counted(tmp_path: Path) -> None:
     source = _chat(tmp_path / "chat.txt", SECRET, "", SECRET, "31/12/20, 22:15 - Ann: hi")
-    found, report = _read(source, "whatsapp")
+    found, report = read(source, format="whatsapp")
     assert found == [("Ann", "hi")]
     assert report.skipped == {"text before the first message": 2}
     assert report.first_places == {"text before the first message": f"{source}:1"}
@@ -170,19 +153,21 @@ def test_folder_of_chats(tmp_path: Path) -> None:
         tmp_path / "WhatsApp Chat - Bob" / "_chat.txt", "[31.12.20, 22:15:30] Bob: two", "[31.12.20, 22:15:31] Ann: 3"
     )
     _chat(tmp_path / ".2.txt", "31/12/20, 22:15 - Ann: hidden")
-    found, report = _read(tmp_path)
+    found, report = read(tmp_path)
     assert found == [("Ann", "one"), ("Bob", "two"), ("Ann", "3")]
     assert (report.format, report.users) == ("whatsapp", 2)
 
 
 def test_broken_chats_are_refused(tmp_path: Path) -> None:
-    assert "holds no WhatsApp export" in str(_refused(tmp_path, "whatsapp"))
+    assert "contains no WhatsApp export" in str(refused(tmp_path, format="whatsapp"))
     source = _chat(tmp_path / "chat.txt", f"{SECRET}: {SECRET}")
-    assert "no line begins with a date and a time" in str(_refused(source, "whatsapp"))
+    assert "no line starts with a date and a time" in str(refused(source, format="whatsapp"))
     _chat(source, f"31/12/20, 22:15 - {SECRET}")
-    assert "holds no messages as whatsapp (skipped: system message 1)" in str(_refused(source, "whatsapp"))
+    assert "contains no messages in the format whatsapp (skipped: system message 1)" in str(
+        refused(source, format="whatsapp")
+    )
     source.write_bytes(f"31/12/20, 22:15 - Ann: {SECRET}\nol".encode() + b"\xe9\n")
-    assert _refused(source, "whatsapp").line == 2
+    assert refused(source, format="whatsapp").line == 2
 
 
 # Telegram.
@@ -218,13 +203,13 @@ def test_telegram_chat(tmp_path: Path) -> None:
         SECRET,
     ]
     source = _export(tmp_path / "result.json", {"name": "chat", "messages": messages})
-    found, report = _read(tmp_path)
+    found, report = read(tmp_path)
     assert found == [
         ("user1", "hello\nthere"), ("user2", "hi @bob!"), ("17", "old export"), ("Carl", "no id"), ("user1", "gone"),
     ]  # fmt: skip
     assert report.skipped == {
         "service message": 1, "no user": 1, "no text": 2, "forwarded message": 1, "posted in the name of a channel": 1,
-        "the user is neither a name nor a whole number": 1, "the text is not a string": 2, "unknown kind of message": 1,
+        "the user is neither a string nor an integer": 1, "the text is not a string": 2, "unknown kind of message": 1,
         "not a JSON object": 1,
     }  # fmt: skip
     assert report.first_places["no user"] == f"{source}:message 7"
@@ -234,28 +219,28 @@ def test_telegram_account(tmp_path: Path) -> None:
     chats = [{"messages": [_telegram("one")]}, {"messages": [_telegram("two", from_id="user2")]}, {"name": "empty"}]
     left = {"list": [{"messages": [_telegram("three")]}]}
     source = _export(tmp_path / "export.json", {"about": "x", "chats": {"list": chats}, "left_chats": left})
-    assert _read(source)[0] == [("user1", "one"), ("user2", "two"), ("user1", "three")]
+    assert read(source)[0] == [("user1", "one"), ("user2", "two"), ("user1", "three")]
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (f'{{"messages": [\n"{SECRET}"', ":2: is not JSON; "),
-        ('{"messages": ' + "[" * 100_000, "is not JSON that can be read"),
+        ('{"messages": ' + "[" * 100_000, "is not readable as JSON"),
         ('["' + SECRET + '"]', "is not an export of Telegram Desktop"),
         ('{"chats": ["' + SECRET + '"]}', "is not an export of Telegram Desktop"),
-        ('{"messages": []}', "holds no messages as telegram"),
+        ('{"messages": []}', "contains no messages in the format telegram"),
     ],
 )
 def test_broken_telegram_export_is_refused(tmp_path: Path, content: str, problem: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="utf-8")
-    assert problem in str(_refused(tmp_path / "result.json", "telegram"))
+    assert problem in str(refused(tmp_path / "result.json", format="telegram"))
 
 
 def test_telegram_folder_without_export_and_other_encodings_are_refused(tmp_path: Path) -> None:
-    assert "holds no result.json" in str(_refused(tmp_path, "telegram"))
+    assert "contains no result.json" in str(refused(tmp_path, format="telegram"))
     (tmp_path / "result.json").write_bytes(f'{{"messages": ["{SECRET}"]}}'.encode("utf-16"))
-    assert "is not UTF-8 text" in str(_refused(tmp_path, "telegram"))
+    assert "is not UTF-8 text" in str(refused(tmp_path, format="telegram"))
 
 
 # Mail.
@@ -289,10 +274,10 @@ def _mail(text: str, sender: str = "Ann <Ann@Example.ORG>") -> bytes:
     ],
 )
 def test_own_words_of_a_mail(tmp_path: Path, body: str, text: str) -> None:
-    found, report = _read(_mbox(tmp_path / "a.mbox", _mail(body)))
+    found, report = read(_mbox(tmp_path / "a.mbox", _mail(body)))
     assert found == [("ann@example.org", text)]
     assert (report.format, report.users) == ("mbox", 1)
-    assert _read(_mbox(tmp_path / "b.mbox", _mail(body.replace("\n", "\r\n"))))[0] == found
+    assert read(_mbox(tmp_path / "b.mbox", _mail(body.replace("\n", "\r\n"))))[0] == found
 
 
 def test_parts_and_encodings(tmp_path: Path) -> None:
@@ -312,7 +297,7 @@ def test_parts_and_encodings(tmp_path: Path) -> None:
     page.set_content(f"<p>{SECRET}</p>", subtype="html")
     page.add_attachment(SECRET, filename="a.txt")
     source = _mbox(tmp_path / "a.mbox", both.as_bytes(), only_enclosed.as_bytes(), page.as_bytes())
-    found, report = _read(source)
+    found, report = read(source)
     assert found == [("ann@example.org", "só isto")]
     assert report.skipped == {"no text/plain part": 2}
     assert report.first_places == {"no text/plain part": f"{source}:message 2"}
@@ -331,7 +316,7 @@ def test_broken_mails_are_counted(tmp_path: Path) -> None:
         plain + b"utf-8\nContent-Transfer-Encoding: base64\n\naaaaa\n",
         _mail(f"> {SECRET}"),
     ]
-    found, report = _read(_mbox(tmp_path / "a.mbox", *mails))
+    found, report = read(_mbox(tmp_path / "a.mbox", *mails))
     assert found == [("ann@example.org", "from a list")]
     assert report.skipped == {
         "more than one sender": 1, "no user": 2, "text in an unknown or broken encoding": 4, "no text": 1
@@ -342,6 +327,6 @@ def test_broken_mbox_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "a.mbox"
     for content in ("", SECRET):
         source.write_text(content, encoding="utf-8")
-        assert "is not an mbox file" in str(_refused(source, "mbox"))
+        assert "is not an mbox file" in str(refused(source, format="mbox"))
     _mbox(source, _mail(f"> {SECRET}"))
-    assert "holds no messages as mbox (skipped: no text 1)" in str(_refused(source, "mbox"))
+    assert "contains no messages in the format mbox (skipped: no text 1)" in str(refused(source, format="mbox"))

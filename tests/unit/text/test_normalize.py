@@ -1,4 +1,4 @@
-"""The normaliser, on what people type."""
+"""The normaliser, on typical messages."""
 
 import unicodedata
 

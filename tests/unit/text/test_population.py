@@ -1,4 +1,4 @@
-"""Populations: reaching clients, files, and what is refused."""
+"""Populations: access by client, files, and refusals."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_clients_in_the_order_of_their_ids_with_their_messages_in_order() -> Non
     assert sentences(people, 1) == []
     assert sentences(people, 2) == ["Hello New York", "Bye", "new shoes"]
     assert [people.clients(s).tolist() for s in SPLITS] == [[2], [0], [1]]
-    assert repr(people) == "Population(3 clients, 5 sentences, 9 words)"
+    assert repr(people) == "Population(1 train, 1 dev, 1 test users; 5 sentences, 9 words)"
 
 
 def test_clients_load_uncased_ids() -> None:
@@ -112,7 +112,7 @@ def test_columns_of_other_types_are_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_arrow_files_are_refused(tmp_path: Path) -> None:
-    """Bytes changed at random: either what is read is a population, or it is refused; nothing else."""
+    """With bytes changed at random, a file is either read as a population or refused."""
     write_population(tmp_path / "users.arrow", population_from_messages(MESSAGES))
     whole = (tmp_path / "users.arrow").read_bytes()
     rng = np.random.default_rng(0)

@@ -82,7 +82,7 @@ def test_chunks_and_growth_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert [whole.vocabulary.decode(row.tolist()) for row in whole.sentences] == [line.split() for line in lines]
     monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 5000)
     path.write_text("a " * 5000)
-    with pytest.raises(InputError, match="one sentence a line"):
+    with pytest.raises(InputError, match="one sentence per line"):
         read_corpus([path])
 
 

@@ -40,14 +40,14 @@ OPTIONS = {
 
 
 def zipfian_words(count: int, seed: int = 0) -> dict[str, int]:
-    """Stems with endings, the shorter the more frequent, as in a language."""
+    """Stems with endings; shorter words are more frequent, as in a language."""
     rng = random.Random(seed)
     words = {"".join(rng.choices(STEMS, k=rng.randint(1, 3))) + rng.choice(ENDINGS) for _ in range(count)}
     return {word: 2 + 10 * count // (rank + 1) for rank, word in enumerate(sorted(words, key=lambda w: (len(w), w)))}
 
 
 def oracle(lines: Sequence[str], path: Path, **options: Any) -> Path:
-    """A model that SentencePiece makes by itself."""
+    """A model that SentencePiece trains on its own."""
     model = io.BytesIO()
     settings_ = {**OPTIONS, "sentence_iterator": iter(lines), "model_writer": model, **options}
     sentencepiece.SentencePieceTrainer.train(**settings_)
@@ -200,7 +200,7 @@ def test_sizes_out_of_range_are_refused(words: dict[str, int], tmp_path: Path) -
         ({"<unk>": 5.0}, "no word has a frequency above 0"),
         ({"a": -1.0}, "negative or not finite"),
         ({"a": float("nan")}, "negative or not finite"),
-        ({"a": 1, "b c": 1, "d▁": 1, "▁▂▃▄▅": 1, "": 1, "\ud800": 1}, "5 of 6 words are empty or hold a blank"),
+        ({"a": 1, "b c": 1, "d▁": 1, "▁▂▃▄▅": 1, "": 1, "\ud800": 1}, "5 of 6 words are empty or contain a space"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(frequency: Mapping[str, float], message: str, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_words_without_a_code_of_their_own_are_counted_not_named(pieces: WordPie
         def encode(self, words: list[str], **_: object) -> list[list[int]]:
             return [[5, 6], [5, 6, 7], [5, 8]][: len(words)]
 
-    with pytest.raises(FedgramError, match="3 do not decode to themselves, 1 have a code that"):
+    with pytest.raises(FedgramError, match="3 do not decode to themselves, and 1 have a code that"):
         check_codes(replace(pieces, processor=Faulty()), ["x", "y", "z"])
 
 
@@ -241,7 +241,7 @@ def test_damaged_and_foreign_models_are_refused(
         "folding": oracle(lines, tmp_path / "2", vocab_size=100, normalization_rule_name="nmt_nfkc_cf"),
         "bytes": oracle(lines, tmp_path / "3", vocab_size=400, byte_fallback=True),
     }
-    for name, message in [("prefix", "mark ▁ at the end"), ("folding", "changes words"), ("bytes", "no byte pieces")]:
+    for name, message in [("prefix", "mark ▁ elsewhere"), ("folding", "changes words"), ("bytes", "has byte pieces")]:
         with pytest.raises(InputError, match=message):
             load_pieces(foreign[name])
     for content in (b"", b"not a model", good.read_bytes()[:-40], good.read_bytes()[:500]):

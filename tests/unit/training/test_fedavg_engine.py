@@ -7,7 +7,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,29 +17,27 @@ import pytest
 from examples import fed_avg
 from tests.reference.federated_tasks import ThreadRanks
 
-from fedgram.core.checkpoint import OtherWork
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.storage import Record
 from fedgram.federated.averaging import ServerStep
+from fedgram.federated.batched_task import Member
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import GaveUp, Run, RunOptions, run_rounds
+from fedgram.federated.rounds import GaveUpError, Run, RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
-from fedgram.federated.task import Member, device_stream
+from fedgram.federated.task import device_stream
 from fedgram.federated.validation import Reason
-from fedgram.neural.cell import GATES
+from fedgram.neural.cell_registry import BUILT_IN_CELLS
 from fedgram.neural.local_training import LocalResult, LocalTraining, train_clients
 from fedgram.neural.model import ModelShape, initial_weights
-from fedgram.neural.network import Coding, WeightArrays, as_arrays, as_tensors
-from fedgram.neural.scoring import ScoredText, Scores, text_to_score
+from fedgram.neural.network import Coding, as_arrays, as_tensors
 from fedgram.text.population import ClientDataset, Population, population_from_messages
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.training import fedavg_engine as engine
-from fedgram.training import federated_training as training
 from fedgram.training.fedavg_engine import chunk_size
-from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging, Schedule, TrainingPlan
-from fedgram.training.federated_training import Diverged, Following, Moment, RunResult, train
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging
+from fedgram.training.plan import Schedule, TrainingPlan
 
 LETTERS = "abcdefghij"
 WORDS = Vocabulary.of(LETTERS)
@@ -83,7 +81,7 @@ def run(
     masking: SecureSettings | None = None, **fleet: Any,
 ) -> Run[FedAvgState]:  # fmt: skip
     job = Job(task, 5)
-    devices = SimulatedFleet(job, population, population.clients(), **{"dropout": 0.0, **fleet})
+    devices = SimulatedFleet(job, population.users(), **{"dropout": 0.0, **fleet})
     return run_rounds(job, devices, RunOptions(rounds, plan or RoundPlan(6, 1.3), masking))
 
 
@@ -104,7 +102,7 @@ def same(one: Run[FedAvgState], other: Run[FedAvgState]) -> bool:
 
 
 @pytest.mark.parametrize(("precision", "tolerance", "limited"), [(np.float32, 1e-4, False), (np.float64, 1e-6, True)])
-@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("cell", BUILT_IN_CELLS)
 def test_the_engine_is_the_specification(
     cell: str, precision: type, tolerance: float, limited: bool, chunks_of_devices: Callable[[int], None]
 ) -> None:
@@ -127,7 +125,7 @@ def test_the_engine_is_the_specification(
 
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 @pytest.mark.parametrize("plan", [{"update_norm": 0.05}, {"update_norm": math.inf, "weighting": "uniform"}])
-@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("cell", BUILT_IN_CELLS)
 def test_the_engine_is_the_task_device_by_device(
     cell: str, plan: dict[str, Any], chunk: int, chunks_of_devices: Callable[[int], None]
 ) -> None:
@@ -160,7 +158,9 @@ def test_a_limit_holds_each_devices_change() -> None:
 
 
 def test_devices_that_diverge_are_refused_and_counted() -> None:
-    with pytest.raises(GaveUp, match=r"round 1 was abandoned 5 times, .*: 0 of at least 1 reports \(6 not finite\)"):
+    with pytest.raises(
+        GaveUpError, match=r"round 1 was abandoned 5 times, .*: 0 of at least 1 reports \(6 not finite\)"
+    ):
         run(a_task(local=LocalTraining(1e30)), people(4, 6))
 
 
@@ -203,7 +203,7 @@ def test_a_secure_round_is_the_plain_one_bit_for_bit(plan: dict[str, Any]) -> No
 
 
 def test_devices_that_diverge_leave_a_secure_round() -> None:
-    with pytest.raises(GaveUp, match="0 devices sent their vectors") as error:
+    with pytest.raises(GaveUpError, match="0 devices sent their vectors") as error:
         run(a_task(local=LocalTraining(1e30)), people(4, 6), masking=SecureSettings())
     assert error.value.tally.refused == {str(Reason.NOT_FINITE): 6 * 5}
 
@@ -241,7 +241,7 @@ import math
 import numpy as np, torch
 from tests.unit.training.test_fedavg_engine import a_task, members_of, people
 from fedgram.training import fedavg_engine as engine
-from fedgram.training.fedavg_task import LOSS, TARGETS
+from fedgram.training.fedavg_device import LOSS, TARGETS
 from fedgram.federated.intake import Intake
 from fedgram.neural.gpu import kernels as gpu_kernels
 from fedgram.neural.network import as_tensors
@@ -255,7 +255,7 @@ for clients, size in ((1, 1), (2, 40), (5, 7), (4, 300)):
     for order in (np.arange(clients), np.arange(clients)[::-1].copy()):
         total = torch.zeros(size, dtype=torch.int64)
         parts = torch.from_numpy(stack[order]), torch.from_numpy(start), torch.from_numpy(factor[order])
-        engine.add_changes(total, *parts, 2.0**24)
+        gpu_kernels.add_changes(total, *parts, 2.0**24)
         totals.append(total.numpy())
     assert np.array_equal(totals[0], totals[1])
     expected = (factor[factor > 0, None] * (stack[factor > 0] - start)).sum(axis=0)
@@ -335,189 +335,3 @@ def test_weights_of_another_shape_are_no_start() -> None:
         FederatedAveraging(ModelShape(len(WORDS), 10, 16), task.start, task.plan)
     with pytest.raises(FedgramError, match="coding"):
         FederatedAveraging(task.shape, task.start, task.plan).encode(["a"])
-
-
-def talkers(users: int, silent: int = 0) -> Population:
-    """Users with enough sentences for several batches, and some without any."""
-    words = [" ".join(LETTERS[k % 3 : k % 3 + 6]) for k in range(8)]
-    messages = [(f"u{k}", text, "train") for k in range(users) for text in (words if k >= silent else ["!!"])]
-    return population_from_messages(messages)
-
-
-def follow(
-    task: FederatedAveraging, *, rounds: int = 6, dev: bool = True, following: Following | None = None,
-    population: Population | None = None, **options: Any,
-) -> RunResult:  # fmt: skip
-    """A training with two dev users, on whom every round is scored unless told."""
-    users, coding = population or people(6, 8), Coding(WORDS, WORDS)
-    text: ScoredText | None = text_to_score(coding, users, np.array([2, 3])) if dev else None
-    job = Job(task, 5)
-    fleet = SimulatedFleet(job, users, users.clients()[users.clients() != 1], dropout=0.1)
-    return train(
-        job, fleet, RunOptions(rounds, RoundPlan(4, 1.3)), dev=text, following=following or Following(1), **options
-    )
-
-
-def same_weights(one: WeightArrays, other: WeightArrays) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(w, other[name]) for name, w in one.items())
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets the dev users score what a test says, one after the other; the start comes first."""
-
-    def script(*sll_e: float) -> None:
-        values: Iterator[float] = iter(sll_e)
-
-        def score(*_: Any, **__: Any) -> Scores:
-            value = next(values)
-            return Scores(value, value, 2.0, 1.0, 1.0, 1, 1)
-
-        monkeypatch.setattr(training, "score", score)
-
-    return script
-
-
-def test_training_gets_better_than_its_start() -> None:
-    moments: list[Moment] = []
-    result = follow(a_task(), rounds=8, on_round=moments.append)
-    story = result.story
-    assert story["best_sll_e"] == max(point["sll_e"] for point in story["dev"]) > story["before"]["sll_e"]
-    assert [point["round"] for point in story["dev"]] == list(range(1, 9))
-    assert [moment.round for moment in moments] == list(range(1, 9))
-    assert moments[story["best_round"] - 1].scores is not None
-    assert [moment.loss for moment in moments] == story["loss"]
-    assert (story["reports"], story["refused"], story["abandoned"]) == (32, {}, 0)
-    assert 32 / 7 <= story["participations"] <= 8
-    shorter = follow(a_task(), rounds=story["best_round"], dev=False)
-    assert same_weights(result.weights, shorter.weights)
-
-
-@pytest.mark.parametrize(("every", "patience", "stopped"), [(1, 1, 4), (1, 2, 5), (1, 3, 6), (2, 2, 10), (2, 3, 12)])
-def test_patience_ends_after_so_many_scores_without_progress(
-    every: int, patience: int, stopped: int, scripted: Callable[..., None]
-) -> None:
-    """The third score is the best; to be as good again is no progress."""
-    scripted(-9.0, -8.0, -7.5, -7.0, -7.0, -7.2, -7.1, -6.0)
-    result = follow(a_task(), rounds=20, following=Following(every, patience))
-    assert (result.story["best_round"], result.story["best_sll_e"]) == (3 * every, -7.0)
-    assert len(result.story["loss"]) == stopped
-    assert result.story["dev"][-1]["round"] == stopped
-    assert same_weights(result.weights, follow(a_task(), rounds=3 * every, dev=False).weights)
-
-
-def test_patience_begins_with_the_start(scripted: Callable[..., None]) -> None:
-    """Before any progress the scores since the start count; progress in the last one in time goes on."""
-    rounds: list[int] = []
-    scripted(-5.0, -6.0, -6.0, -4.0)
-    with pytest.raises(Diverged, match="no round is better than the start"):
-        follow(a_task(), following=Following(1, 2), on_round=lambda m: rounds.append(m.round))
-    assert rounds == [1, 2]
-    scripted(-5.0, -6.0, -4.0, -6.0, -6.0)
-    assert len(follow(a_task(), following=Following(1, 2)).story["loss"]) == 4
-
-
-def test_progress_that_returns_in_time_goes_on(scripted: Callable[..., None]) -> None:
-    scripted(-9.0, -8.0, -8.5, -7.0, -7.5, -6.0, -6.5)
-    result = follow(a_task(), following=Following(1, 2))
-    assert (len(result.story["loss"]), result.story["best_round"]) == (6, 5)
-
-
-@pytest.mark.parametrize("scores", [(-5.0, -6.0, -7.0), (-5.0, -5.0, -5.0)])
-def test_the_start_competes(scores: tuple[float, ...], scripted: Callable[..., None]) -> None:
-    scripted(*scores)
-    expected = rf"\(dev SLL\^e -5.000 before the first round, {scores[-1]:.3f} after the last\); {REMEDY}"
-    with pytest.raises(Diverged, match=expected):
-        follow(a_task(), rounds=2)
-
-
-def test_a_run_that_only_gets_worse_says_so() -> None:
-    """A real one: the server's steps are far too long."""
-    task = a_task(server=ServerStep("momentum", 300.0, 0.0))
-    with pytest.raises(Diverged, match=f"no round is better than the start .*{REMEDY}"):
-        follow(task, rounds=3)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("number", [0, 2])
-def test_dev_scores_that_are_not_finite_end_the_training(
-    value: float, number: int, scripted: Callable[..., None]
-) -> None:
-    scripted(*[-9.0, -8.0][:number], value)
-    with pytest.raises(Diverged, match=f"dev scores of round {number} are not finite; {REMEDY}"):
-        follow(a_task())
-
-
-@pytest.mark.parametrize("dev", [False, True])
-def test_a_training_whose_devices_all_diverge_says_so(dev: bool) -> None:
-    with pytest.raises(Diverged, match=f"the training diverged: round 1 was abandoned 5 times.*{REMEDY}"):
-        follow(a_task(local=LocalTraining(1e30)), dev=dev, population=talkers(8))
-
-
-def test_devices_without_words_do_not_hide_that_the_others_diverge() -> None:
-    for plan in ({"local": LocalTraining(1e30)}, {"local": LocalTraining(1e30), "update_norm": math.inf, "rows": 20}):
-        with pytest.raises(Diverged, match=f"no update of round 1 could be used; {REMEDY}"):
-            follow(a_task(**plan), dev=False, population=talkers(6, silent=4))
-
-
-@pytest.mark.parametrize("dev", [False, True])
-@pytest.mark.parametrize("number", [1, 4])
-def test_an_interrupted_training_ends_with_the_same_bits(number: int, dev: bool, tmp_path: Path) -> None:
-    """With its story, its best weights and its patience; the server's rule remembers two vectors."""
-    task = a_task(server=ServerStep("adam", 0.02), client_schedule=Schedule("linear", 7))
-    options: dict[str, Any] = {"rounds": 7, "dev": dev, "following": Following(2, 3)}
-
-    def stop(moment: Moment) -> None:
-        if moment.round == number:
-            raise KeyboardInterrupt
-
-    whole = follow(task, **options)
-    with pytest.raises(KeyboardInterrupt):
-        follow(task, folder=tmp_path, on_round=stop, **options)
-    rounds: list[int] = []
-    resumed = follow(task, folder=tmp_path, resume=True, on_round=lambda m: rounds.append(m.round), **options)
-    assert rounds == list(range(number, 8))
-    assert same_weights(whole.weights, resumed.weights)
-    assert whole.story == resumed.story
-    again = follow(task, folder=tmp_path, resume=True, **options)  # nothing is left to do
-    assert same_weights(whole.weights, again.weights)
-    assert whole.story == again.story
-
-
-def test_patience_outlives_an_interruption(scripted: Callable[..., None], tmp_path: Path) -> None:
-    task, following = a_task(), Following(1, 3)
-
-    def stop(moment: Moment) -> None:
-        if moment.round == 4:
-            raise KeyboardInterrupt
-
-    scripted(-9.0, -8.0, -8.5, -8.5, -8.5)
-    with pytest.raises(KeyboardInterrupt):
-        follow(task, folder=tmp_path, following=following, on_round=stop)
-    scripted(-8.5, -1.0)
-    result = follow(task, folder=tmp_path, following=following, resume=True)
-    assert (len(result.story["loss"]), result.story["best_round"]) == (4, 1)
-
-
-def test_another_training_is_not_resumed(tmp_path: Path) -> None:
-    follow(a_task(), rounds=1, folder=tmp_path)
-    others: list[tuple[FederatedAveraging, dict[str, Any], str]] = [
-        (a_task(), {"rounds": 2}, "rounds"),
-        (a_task(), {"following": Following(3)}, "evaluate_every"),
-        (a_task(), {"dev": False}, "dev_words"),
-        (a_task(update_norm=0.5), {}, "fedavg.plan"),
-        (a_task("lstm"), {}, "fedavg.shape"),
-    ]
-    for task, options, name in others:
-        with pytest.raises(OtherWork, match=rf"other settings: (.*, )?{name}[,;]"):
-            follow(task, folder=tmp_path, resume=True, **{"rounds": 1, **options})
-    start = {n: w + np.float32(0.1) for n, w in a_task().start.items()}
-    other = FederatedAveraging(a_task().shape, start, a_task().plan, Coding(WORDS, WORDS))
-    with pytest.raises(OtherWork, match="other settings: start;"):
-        follow(other, rounds=1, folder=tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("options", [{"evaluate_every": 0}, {"patience": 0}])
-def test_options_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(FedgramError, match="at least 1"):
-        Following(**options)

@@ -1,1 +1,1 @@
-"""All that touches Flower: its apps, its processes, and the shorter paths through its handlers."""
+"""Everything that touches Flower: its apps, its processes, and faster ways through its internals."""

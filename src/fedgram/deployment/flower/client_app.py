@@ -1,4 +1,4 @@
-"""The ClientApp: Flower's messages in, `device.py` at work, Flower's messages out."""
+"""The ClientApp: passes Flower's messages to the device (`device.py`), and its answers back."""
 
 import sys
 import traceback
@@ -24,9 +24,9 @@ def _device(context: Context) -> Device:
 
 
 def _answer(message: Message, context: Context, act: Callable[[Device, dict[str, bytes]], Any]) -> Message:
-    """Answer a message; of an error, the server is told its kind and nothing else.
+    """Answer a message; if an error occurs, the server is told the name of its class and nothing else.
 
-    The device's own log says where it was as well, but not what it said: that might quote text.
+    The device's own log also says where it occurred, but not its message, which might quote text.
     """
     try:
         content = act(_device(context), from_records(message.content))
@@ -39,7 +39,7 @@ def _answer(message: Message, context: Context, act: Callable[[Device, dict[str,
 
 @app.query("join")
 def join(message: Message, context: Context) -> Message:
-    """Take a job, and say who this is."""
+    """Accept a job, and say which device this is."""
     return _answer(message, context, Device.join)
 
 

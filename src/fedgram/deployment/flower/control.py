@@ -1,106 +1,110 @@
-"""Talking to the SuperLink from the server's machine: registering devices, starting runs, seeing how they go."""
+"""Talking to the SuperLink from the server's machine: registering devices, starting runs, asking how they go.
 
-import hashlib
+Each verb goes through Flower's private client, or through its command line where private modules may not be used.
+"""
+
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.deployment.checks import is_up, not_a_certificate
+from fedgram.deployment.flower import internals
 from fedgram.deployment.flower.admitted import is_remembered, remember
+from fedgram.deployment.flower.command_line import CommandLine
+from fedgram.deployment.flower.internals import Node
 from fedgram.deployment.folder import Folder
-from fedgram.deployment.supervision import not_a_certificate
 
 
-class Unreachable(FedgramError):
+class UnreachableError(FedgramError):
     """No SuperLink answers."""
 
 
-@contextmanager
-def control(folder: Folder) -> Iterator[Any]:
-    """A client of the SuperLink's control interface, which answers on its own machine alone."""
-    import httpx
-    from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+class Control(Protocol):
+    """The control interface of a SuperLink."""
 
-    tls = folder.config.tls
-    try:
-        client = ControlHttpClient.from_server_address(
-            folder.local_address, not tls, folder.authority.read_bytes() if tls else None,
-            [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )  # fmt: skip
-    except (ssl.SSLError, ValueError):
-        raise not_a_certificate(folder) from None
+    def close(self) -> None:
+        """Close the connection."""
+
+    def nodes(self) -> list[Node]:
+        """All nodes that were ever registered."""
+
+    def register(self, public_key: bytes, name: str) -> int | None:
+        """Register a node and return its ID; None if its key is registered already."""
+
+    def start_run(self, app: Path, config: Mapping[str, str]) -> int:
+        """Start a run of an app with this configuration; returns the run's number."""
+
+    def run_status(self, run: int) -> str:
+        """The status of a run, or how it ended; "unknown" to a server that was started after it."""
+
+    def stop_run(self, run: int) -> None:
+        """End a run."""
+
+
+@contextmanager
+def control(folder: Folder) -> Iterator[Control]:
+    """The control interface of a federation's SuperLink, which answers only on its own machine."""
+    import httpx
+
+    client = _open(folder)
     try:
         yield client
     except httpx.RequestError as error:
-        raise Unreachable(f"no server answers at {folder.local_address} ({type(error).__name__})") from None
+        raise _unreachable(folder, type(error).__name__) from None
     except httpx.HTTPStatusError as error:
-        raise FedgramError(f"the server refused: HTTP {error.response.status_code}") from None
+        raise FedgramError(f"the server refused the request: HTTP {error.response.status_code}") from None
     finally:
         client.close()
 
 
-def is_up(folder: Folder) -> bool:
-    """Whether the SuperLink answers."""
-    from flwr.proto.control_pb2 import ListNodesRequest
-
+def _open(folder: Folder) -> Control:
+    if not internals.are_enabled():
+        if not is_up(folder):
+            raise _unreachable(folder, "health check failed")
+        return CommandLine(folder)
     try:
-        with control(folder) as client:
-            client.ListNodes(ListNodesRequest())
-    except Unreachable:
-        return False
-    return True
+        return internals.ControlClient(
+            folder.local_address, folder.authority.read_bytes() if folder.config.tls else None
+        )
+    except (ssl.SSLError, ValueError):
+        raise not_a_certificate(folder) from None
+
+
+def _unreachable(folder: Folder, why: str) -> UnreachableError:
+    return UnreachableError(f"no server answers at {folder.local_address} ({why})")
 
 
 def admit(folder: Folder, public_key: bytes, name: str) -> bool:
     """Register a device's key under a name; False if it was registered before. A name has one key."""
-    import httpx
-    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
-
     if not folder.server.is_dir():
-        raise InputError(folder.path, "is a device's folder, not the server's", remedy="admit it where the server is")
+        raise InputError(folder.path, "is a device's folder", remedy="admit the device on the server's machine")
     with control(folder) as client:
-        for node in client.ListNodes(ListNodesRequest()).nodes_info:
-            if node.name == name and node.public_key != public_key and node.status != "unregistered":
+        for node in client.nodes():
+            if node.name == name and node.key != public_key and node.status != "unregistered":
                 raise FedgramError(f"{name} is admitted with another key; give the new device another number")
-        try:
-            made = client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name))
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code in (400, 409, 412) and "in use" in error.response.text.lower():
-                if not is_remembered(folder.server, public_key):
-                    remember(folder.server, public_key, name, None)
-                return False
-            raise
-    remember(folder.server, public_key, name, int(made.node_id))
+        made = client.register(public_key, name)
+    if made is None:
+        if not is_remembered(folder.server, public_key):
+            remember(folder.server, public_key, name, None)
+        return False
+    remember(folder.server, public_key, name, made)
     return True
 
 
 def nodes(folder: Folder) -> list[dict[str, Any]]:
-    """The registered nodes: name, status, and since when."""
-    from flwr.proto.control_pb2 import ListNodesRequest
-
+    """The registered nodes: ID, name and status."""
     with control(folder) as client:
-        found = client.ListNodes(ListNodesRequest()).nodes_info
-    return [{"node": str(n.node_id), "name": n.name, "status": n.status} for n in found if n.status != "unregistered"]
+        found = client.nodes()
+    return [{"node": str(n.id), "name": n.name, "status": n.status} for n in found if n.status != "unregistered"]
 
 
 def start_run(folder: Folder, config: Mapping[str, str]) -> int:
-    """Hand the app to the SuperLink with this configuration; returns the run's number."""
-    from flwr.cli.build import build_fab_from_disk
-    from flwr.common.serde import fab_to_proto, user_config_to_proto
-    from flwr.proto.control_pb2 import StartRunRequest
-    from flwr.supercore.fab import Fab
-
-    content = build_fab_from_disk(folder.app)
-    fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+    """Start a run of the federation's app with this configuration; returns the run's number."""
     with control(folder) as client:
-        reply = client.StartRun(
-            StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(dict(config)), federation="")
-        )
-    if not reply.HasField("run_id"):
-        raise FedgramError("the server did not start the run")
-    return int(reply.run_id)
+        return client.start_run(folder.app, config)
 
 
 def run_status(folder: Folder, run: int) -> str:
@@ -108,30 +112,16 @@ def run_status(folder: Folder, run: int) -> str:
 
     It is unknown to a server that was started after it.
     """
-    import httpx
-    from flwr.proto.control_pb2 import ListRunsRequest
-
     with control(folder) as client:
-        try:
-            found = client.ListRuns(ListRunsRequest(run_id=run)).run_dict
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code == 404:
-                return "unknown"
-            raise
-    if run not in found:
-        return "unknown"
-    status = found[run].status
-    return str(status.sub_status or status.status)
+        return client.run_status(run)
 
 
 def stop_run(folder: Folder, run: int) -> None:
-    """End a run that nobody works on any more."""
-    from flwr.proto.control_pb2 import StopRunRequest
-
+    """End a run, if it has not ended already."""
     try:
         with control(folder) as client:
-            client.StopRun(StopRunRequest(run_id=run))
-    except Unreachable:
+            client.stop_run(run)
+    except UnreachableError:
         raise
     except FedgramError:
         return  # it has ended already

@@ -1,11 +1,12 @@
-"""A transport over Flower's Grid: requests and replies as messages, with what they carry as bytes by name.
+"""A transport over Flower's Grid: requests and replies are messages that carry bytes by name.
 
-Flower makes a request over HTTP of every record, so little content goes as one record; much goes as arrays, which
-Flower sends in chunks that are tried again one by one.
+Flower makes an HTTP request of every record, so small contents travel as one record; large ones travel as arrays, which
+Flower sends in chunks and retries one by one. Requests of a round share their content, so Flower stores it once,
+whatever the number of devices.
 
-The Grid's own `send_and_receive` sleeps for three seconds between looks and holds every reply in memory at once; here
-requests are pushed and replies fetched in the round's own time, some at once. Requests of a round share their content,
-so Flower stores it once, whatever the number of devices.
+`GridTransport` uses the Grid's public methods. `DirectTransport` fetches replies itself (`internals.py`): a reply that
+stops half-way then holds up no other, and no more replies are in memory than a round asks for. The Grid's
+`send_and_receive` suits neither: it sleeps for three seconds between questions and holds every reply in memory.
 """
 
 import queue
@@ -15,13 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedgram.deployment.transport import Content, Lost, Reply, Request
+from fedgram.deployment.flower import internals
+from fedgram.deployment.transport import Content, Reply, Request, TransportLostError
 
-_PATIENCE = 120.0  # seconds for a reply that has been announced
-_FORGOTTEN = 60.0  # seconds after which a reply is dropped that nobody asks for any more
-_PUSHED_AT_ONCE, _ASKED_AT_ONCE = 25, 100  # what takes Flower more than 30 s is lost, with what it had fetched
-_BETWEEN, _RESPITE = 0.1, 4.0  # seconds between questions for replies: so many, and times as long as one took
-_LITTLE = 1 << 18
+_FETCH_SECONDS = 120.0  # for a reply that has been announced
+_KEEP_SECONDS = 60.0  # after which a fetched reply that no round wants is dropped
+_PUSH_BATCH, _PULL_BATCH = 25, 100  # messages per request: what takes Flower more than 30 s is lost
+_POLL_SECONDS, _REST = 0.1, 4.0  # between questions for replies: this long, and this many times as long as one took
+_SMALL_BYTES = 1 << 18
 MESSAGE_TYPES = {"join": "query.join", "report": "train.report", "secure": "train.secure"}
 
 
@@ -35,7 +37,7 @@ def to_records(content: Content) -> Any:
 def _record(content: Content) -> Any:
     from flwr.app import Array, ArrayRecord, ConfigRecord
 
-    if sum(map(len, content.values())) <= _LITTLE:
+    if sum(map(len, content.values())) <= _SMALL_BYTES:
         return ConfigRecord(dict(content))
     return ArrayRecord({name: Array("uint8", (len(data),), "bytes", data) for name, data in content.items()})
 
@@ -48,23 +50,25 @@ def from_records(records: Any) -> dict[str, bytes]:
 
 @contextmanager
 def _reaching() -> Iterator[None]:
-    """Whatever Flower raises on the way to the SuperLink is `Lost`."""
+    """Turn whatever Flower raises on the way to the SuperLink into `TransportLostError`."""
     try:
         yield
     except Exception as error:
-        raise Lost(f"the SuperLink cannot be reached ({type(error).__name__})") from error
+        raise TransportLostError(f"the SuperLink cannot be reached ({type(error).__name__})") from error
+
+
+def open_transport(grid: Any) -> "GridTransport":
+    """The best transport over a Grid that the installed Flower allows."""
+    return DirectTransport(grid) if internals.are_enabled() else GridTransport(grid)
 
 
 class GridTransport:
-    """A `Transport` over a Grid."""
+    """A `Transport` over a Grid's public methods."""
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
-        self._not_before = 0.0
-        self._announced: dict[str, tuple[Any, Any]] = {}
-        self._fetching: set[str] = set()
+        self._next_question = 0.0
         self._ready: dict[str, tuple[Reply, float]] = {}
-        self._fetched: queue.SimpleQueue[Reply] = queue.SimpleQueue()
 
     def nodes(self) -> Mapping[int, str]:
         """The nodes that are online, and their names."""
@@ -77,9 +81,9 @@ class GridTransport:
 
         names: list[str] = []
         shared: dict[int, Any] = {}
-        for first in range(0, len(requests), _PUSHED_AT_ONCE):
+        for first in range(0, len(requests), _PUSH_BATCH):
             messages = []
-            for request in requests[first : first + _PUSHED_AT_ONCE]:
+            for request in requests[first : first + _PUSH_BATCH]:
                 records = RecordDict({"content": _record(request.content)} if request.content else {})
                 if request.shared:
                     key = id(request.shared)
@@ -92,64 +96,82 @@ class GridTransport:
         return names
 
     def poll(self, requests: Iterable[str], *, most: int = 32) -> list[Reply]:
-        """Pull the replies that have come; no more than `most` are in memory at a time.
-
-        A device announces its reply, and then sends it part by part. Flower's `pull_messages` waits for all parts of
-        one reply before it turns to the next, for minutes if a device stops half-way; here each is fetched by a
-        thread, of which there are a few. An announcement is small: all are heard, and wait their turn.
-        """
+        """Pull at most `most` of the replies that have come."""
         wanted = list(requests)
-        began = time.monotonic()
-        if len(self._announced) < most and began >= self._not_before:
-            known = self._announced.keys() | self._fetching | self._ready.keys()
-            open_ = [name for name in wanted if name not in known]
-            for first in range(0, len(open_), _ASKED_AT_ONCE):
+        open_ = [name for name in wanted if name not in self._ready]
+        if len(self._ready) < most and self._may_ask():
+            began = time.monotonic()
+            for first in range(0, len(open_), most):  # pulling a reply loads it: ask for few at a time
                 with _reaching():
-                    self._announced |= self._ask(open_[first : first + _ASKED_AT_ONCE])
-            now = time.monotonic()
-            self._not_before = now + max(_BETWEEN, _RESPITE * (now - began))
-        while self._announced and len(self._fetching) + len(self._ready) < most:
-            name = next(iter(self._announced))
-            self._fetching.add(name)
-            threading.Thread(target=self._fetch, args=(name, *self._announced.pop(name)), daemon=True).start()
-        while not self._fetched.empty():
-            reply = self._fetched.get()
-            self._fetching.discard(reply.request)
-            self._ready[reply.request] = (reply, time.monotonic())
-        came = [self._ready.pop(name)[0] for name in wanted if name in self._ready]
-        old = time.monotonic() - _FORGOTTEN
+                    pulled = [_reply(message) for message in self._grid.pull_messages(open_[first : first + most])]
+                self._keep(pulled)
+                if len(self._ready) >= most:
+                    break
+            self._rest_since(began)
+        return self._take(wanted, most)
+
+    def _may_ask(self) -> bool:
+        return time.monotonic() >= self._next_question
+
+    def _rest_since(self, began: float) -> None:
+        now = time.monotonic()
+        self._next_question = now + max(_POLL_SECONDS, _REST * (now - began))
+
+    def _keep(self, replies: Iterable[Reply]) -> None:
+        self._ready |= {reply.request: (reply, time.monotonic()) for reply in replies}
+
+    def _take(self, wanted: Iterable[str], most: int) -> list[Reply]:
+        """The replies that are ready and wanted; those that have been unwanted for long are dropped."""
+        came = [self._ready.pop(name)[0] for name in [name for name in wanted if name in self._ready][:most]]
+        old = time.monotonic() - _KEEP_SECONDS
         self._ready = {name: ready for name, ready in self._ready.items() if ready[1] > old}
         return came
 
-    def _ask(self, names: list[str]) -> dict[str, tuple[Any, Any]]:
+
+class DirectTransport(GridTransport):
+    """A `GridTransport` that fetches replies side by side.
+
+    A device announces its reply, and then sends it part by part. Flower's `pull_messages` waits for all parts of one
+    reply before it turns to the next, for minutes if a device stops half-way. Here a thread fetches each reply.
+    Announcements are small: all of them are heard, and wait for one of a few threads.
+    """
+
+    def __init__(self, grid: Any) -> None:
+        super().__init__(grid)
+        self._announced: dict[str, internals.Announcement] = {}
+        self._fetching: set[str] = set()
+        self._fetched: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+
+    def poll(self, requests: Iterable[str], *, most: int = 32) -> list[Reply]:
+        """Fetch the replies that have come; no more than `most` are in memory at a time."""
+        wanted = list(requests)
+        if len(self._announced) < most and self._may_ask():
+            began = time.monotonic()
+            known = self._announced.keys() | self._fetching | self._ready.keys()
+            open_ = [name for name in wanted if name not in known]
+            for first in range(0, len(open_), _PULL_BATCH):
+                with _reaching():
+                    self._announced |= self._ask(open_[first : first + _PULL_BATCH])
+            self._rest_since(began)
+        while self._announced and len(self._fetching) + len(self._ready) < most:
+            name = next(iter(self._announced))
+            self._fetching.add(name)
+            threading.Thread(target=self._fetch, args=(name, self._announced.pop(name)), daemon=True).start()
+        while not self._fetched.empty():
+            reply = self._fetched.get()
+            self._fetching.discard(reply.request)
+            self._keep([reply])
+        return self._take(wanted, most)
+
+    def _ask(self, names: list[str]) -> dict[str, internals.Announcement]:
         """The replies to these requests that were announced."""
-        from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+        return internals.announced_replies(self._grid, names)
 
-        found = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=names))
-        pairs = zip(found.messages_list, found.message_object_trees, strict=True)
-        return {message.metadata.reply_to_message_id: (message, tree) for message, tree in pairs}
-
-    def _fetch(self, name: str, announced: Any, tree: Any) -> None:
+    def _fetch(self, name: str, announced: internals.Announcement) -> None:
         try:
-            self._fetched.put(_reply(self._whole(announced.metadata.message_id, tree)))
+            self._fetched.put(_reply(internals.fetch_reply(self._grid, announced, seconds=_FETCH_SECONDS)))
         except Exception as error:
             self._fetched.put(Reply(name, None, type(error).__name__))
-
-    def _whole(self, message_id: str, tree: Any) -> Any:
-        """What `HttpGrid.pull_messages` does for one reply, with less patience."""
-        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
-
-        client, node, run = self._grid._runtime_client, self._grid.node, self._grid.run.run_id
-        pull = make_pull_object_fn_protobuf(pull_object_protobuf=client.PullObject, node=node, run_id=run)
-        parts = [part.object_id for part in iterate_object_tree(tree)]
-        contents = pull_objects(parts, pull, max_time=_PATIENCE, initial_backoff=0.2)
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=message_id)
-        )
-        return inflate_object_from_contents(message_id, contents)
 
 
 def _reply(message: Any) -> Reply:

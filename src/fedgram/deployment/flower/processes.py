@@ -1,7 +1,6 @@
-"""Starting Flower's two processes, the SuperLink and SuperNodes, with settings that suit a federation.
+"""Starts Flower's two processes, the SuperLink and SuperNodes, with settings that suit a federation.
 
-Telemetry and the look for updates are off, nothing is installed while running, and Flower's home is in the
-federation's folder. Both are started through modules of ours (`superlink.py`, `supernode.py`), which tighten them.
+Both are started through modules of ours (`superlink.py`, `supernode.py`), which restrict them.
 """
 
 import os
@@ -10,89 +9,94 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
 
-import fedgram
-from fedgram.core.errors import FedgramError, InputError, MissingDependencyError
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.deployment.checks import is_up
+from fedgram.deployment.flower import internals
+from fedgram.deployment.flower.programs import environment, require_flower
 from fedgram.deployment.folder import Folder
 from fedgram.deployment.store import DeviceStore
 
-
-def environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's processes."""
-    programs, sources = str(Path(sys.executable).parent), str(Path(fedgram.__file__).parents[1])
-    return {
-        **os.environ,
-        "FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2"),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join(filter(None, [sources, os.environ.get("PYTHONPATH", "")])),
-    }  # fmt: skip
-
-
-def require_flower() -> None:
-    """Say in one line what to install."""
-    from importlib.util import find_spec
-
-    if find_spec("flwr") is None:
-        raise MissingDependencyError("a federation", "flower")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_POLL_SECONDS = 0.2
 
 
 def start_superlink(folder: Folder, *, host: str, log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """Start the server's SuperLink; `host` is the address to listen on."""
+    """Start the server's SuperLink; `host` is the address to listen on.
+
+    Without Flower's private modules it listens on this machine only, and keeps its state on disk, as nothing could
+    restore the admitted devices in memory.
+    """
     require_flower()
+    if host not in LOOPBACK:
+        internals.require(f"serving other machines, on {host},")
     secret = folder.server
-    if folder.config.tls:
-        files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.crt", "--ssl-keyfile": "server.key"}
-        for name in files.values():
-            if not (secret / name).is_file():
-                raise InputError(secret / name, "is missing", remedy="serve where `federation init` was run")
-        safety = [part for option, name in files.items() for part in (option, str(secret / name))]
-        safety.append("--enable-supernode-auth")
-    else:
-        safety = ["--insecure"]
-    database = ":flwr-in-memory:" if folder.config.in_memory else str(secret / "superlink.db")
+    in_memory = folder.config.in_memory and internals.are_enabled()
     env = environment(secret / "flwr")
-    if folder.config.in_memory:
+    if in_memory:
         env |= {"FEDGRAM_ADMITTED": str(secret), "FEDGRAM_HEARTBEAT": str(folder.heartbeat)}
     command = [
-        sys.executable, "-m", "fedgram.deployment.flower.superlink", *safety,
-        "--host", host, "--port", str(folder.config.port), "--database", database,
+        sys.executable, "-m", "fedgram.deployment.flower.superlink", *_server_tls(folder),
+        "--host", host, "--port", str(folder.config.port),
+        "--database", ":flwr-in-memory:" if in_memory else str(secret / "superlink.db"),
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
     secret.mkdir(mode=0o700, exist_ok=True)
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 
+def _server_tls(folder: Folder) -> list[str]:
+    """The options of a SuperLink that encrypts and admits registered devices only; or that does neither."""
+    if not folder.config.tls:
+        return ["--insecure"]
+    files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.crt", "--ssl-keyfile": "server.key"}
+    for name in files.values():
+        if not (folder.server / name).is_file():
+            remedy = "serve on the machine where `federation init` was run"
+            raise InputError(folder.server / name, "is missing", remedy=remedy)
+    options = [part for option, name in files.items() for part in (option, str(folder.server / name))]
+    return [*options, "--enable-supernode-auth"]
+
+
 def start_supernode(
     folder: Folder, store: DeviceStore, *, port: int, min_messages: int = 1, hooks: str = "",
     log: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:  # fmt: skip
-    """Start a device's SuperNode; `port` is one of this machine's, for the device's own processes."""
+    """Start a device's SuperNode; `port` is a local one, for the device's own processes.
+
+    Without Flower's private modules the server must be on this machine: nothing would stop the device from running
+    whatever app the server sends.
+    """
     require_flower()
+    if folder.config.host not in LOOPBACK:
+        internals.require(f"joining a server on another machine, {folder.config.host},")
     home = folder.node(store.number)
     safety = ["--insecure"]
     if folder.config.tls:
         if not folder.authority.is_file():
             raise InputError(folder.authority, "is missing", remedy="copy it from the server's folder")
         safety = ["--root-certificates", str(folder.authority), "--auth-supernode-private-key", str(home / "key")]
-    pins = ",".join(folder.config.pins or ())
-    values = {"data": str(store.path.resolve()), "jobs": str(home / "jobs"), "hooks": hooks, "pins": pins}
-    config = " ".join(f'{name}="{value}"' for name, value in values.items()) + f" min-messages={min_messages}"
-    config += f" masked-with={folder.config.masked_with} participations={folder.config.participations}"
-    if any(mark in value for value in values.values() for mark in '"\\\n'):
-        raise FedgramError("a device's paths may not hold quotes or backslashes")
     command = [
         sys.executable, "-m", "fedgram.deployment.flower.supernode", *safety, "--superlink", folder.address,
-        "--host", "127.0.0.1", "--port", str(port), "--isolation", "process", "--node-config", config,
+        "--host", "127.0.0.1", "--port", str(port),
+        "--isolation", "process" if internals.are_enabled() else "subprocess",
+        "--node-config", _node_config(folder, store, min_messages, hooks),
     ]  # fmt: skip
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     env = {**environment(home / "flwr"), "FEDGRAM_APP": str(folder.app), "FEDGRAM_POLL": str(folder.config.poll)}
     env["FEDGRAM_HEARTBEAT"] = str(folder.heartbeat)
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+
+def _node_config(folder: Folder, store: DeviceStore, min_messages: int, hooks: str) -> str:
+    """What `client_app.py` reads to open the device."""
+    pins, jobs = ",".join(folder.config.pins or ()), folder.node(store.number) / "jobs"
+    values = {"data": str(store.path.resolve()), "jobs": str(jobs), "hooks": hooks, "pins": pins}
+    if any(mark in value for value in values.values() for mark in '"\\\n'):
+        raise FedgramError("the paths of a device must not contain quotes, backslashes or line breaks")
+    config = " ".join(f'{name}="{value}"' for name, value in values.items()) + f" min-messages={min_messages}"
+    return config + f" masked-with={folder.config.masked_with} participations={folder.config.participations}"
 
 
 def end(process: subprocess.Popen[bytes], *, seconds: float = 10.0) -> None:
@@ -102,18 +106,17 @@ def end(process: subprocess.Popen[bytes], *, seconds: float = 10.0) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else is in the group
+        os.killpg(process.pid, signal.SIGKILL)  # its own session: the group holds only its processes
     process.wait()
 
 
 def wait_until_served(folder: Folder, process: subprocess.Popen[bytes] | None = None, *, seconds: float = 60.0) -> None:
     """Wait until the SuperLink answers."""
-    from fedgram.deployment.flower.control import is_up
-
-    end_time = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while not is_up(folder):
         if process is not None and process.poll() is not None:
-            raise FedgramError(f"the server ended with code {process.returncode}; is port {folder.config.port} taken?")
-        if time.monotonic() > end_time:
+            code, port = process.returncode, folder.config.port
+            raise FedgramError(f"the server ended with code {code}; check that port {port} is free")
+        if time.monotonic() > deadline:
             raise FedgramError(f"no server answers at {folder.address}; start it with `fedgram federation serve`")
-        time.sleep(0.2)
+        time.sleep(_POLL_SECONDS)

@@ -1,35 +1,28 @@
 """The ServerApp: answers the calls in the folder that the run names, over Flower's Grid."""
 
 import os
-import threading
-import time
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgram.core.errors import FedgramError
+from fedgram.core.parent import end_with
 from fedgram.deployment.collector import serve_rounds
-from fedgram.deployment.flower.grid_transport import GridTransport
+from fedgram.deployment.flower.grid_transport import open_transport
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Collect rounds."""
+    """Collect rounds until the job is over, or until the parent process ends.
+
+    Flower's own watch can wait for ever for a SuperLink that is gone. What was committed is on disk, and the next
+    ServerApp resumes from there.
+    """
     work = str(context.run_config.get("work", ""))
     if not work:
-        raise FedgramError("start a run with `fedgram federation run`, which writes its orders")
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    serve_rounds(Path(work), GridTransport(grid))
-
-
-def _end_with(parent: int) -> None:
-    """End at once when whoever started this has: Flower's own watch can wait for ever for a SuperLink that is gone.
-
-    What was committed is on the disk, and the next server goes on from there.
-    """
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+        raise FedgramError("the run names no working folder; start it with `fedgram federation run`")
+    end_with(os.getppid())
+    serve_rounds(Path(work), open_transport(grid))

@@ -1,22 +1,26 @@
-"""Flower's SuperLink, which answers other machines on the interface for devices alone.
+"""Flower's SuperLink. Other machines reach its interface for devices, and nothing else.
 
-One port serves everything since Flower 1.41: devices (`/v1/fleet`), but also whoever starts runs (`/v1/control`) and
-the processes that execute them (`/v1/runtime`), and to start a run is to run code. The latter two are for this machine.
+Since Flower 1.41 one port serves everything: devices (`/v1/fleet`), the commands that start runs (`/v1/control`), and
+the processes that execute runs (`/v1/runtime`). Starting a run means running code, so the latter two answer only to
+this machine. Without Flower's private modules (`internals.py`) the server listens on this machine only.
 """
 
 import ipaddress
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from fedgram.core.parent import end_with
+from fedgram.deployment.flower import internals
 from fedgram.deployment.flower.admitted import restore
+from fedgram.deployment.flower.fast_path import FastPath
+from fedgram.deployment.flower.programs import run_program
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-_SWITCH = 0.001  # seconds after which the thread that answers lets the one that listens in
+_SWITCH_SECONDS = 0.001  # after which the thread that answers lets the thread that listens run
 OPEN = ("/v1/fleet/", "/health")
 
 
@@ -31,13 +35,13 @@ def may_enter(path: str, peer: str | None) -> bool:
 
 
 class DevicesOnly:
-    """ASGI middleware that refuses what is not for devices, unless it comes from this machine."""
+    """ASGI middleware that refuses other machines everything but the interface for devices."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
-        """Answer, or pass on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] in ("http", "websocket"):
             peer = scope.get("client")
             if not may_enter(scope["path"], peer[0] if peer else None):
@@ -48,31 +52,18 @@ class DevicesOnly:
 
 
 def main() -> None:
-    """Run `flower-superlink` with its usual arguments."""
-    from flwr.supercore.app_utils import start_parent_process_monitor
-    from flwr.superlink import extensions
-    from flwr.superlink.cli.flower_superlink import flower_superlink
-    from starlette.middleware import Middleware
-
-    from fedgram.deployment.flower.fast_path import ShortWay
-
-    sys.setswitchinterval(_SWITCH)
-    start_parent_process_monitor(os.getppid())  # end with whoever started this
-    extensions.get_middleware = lambda: (Middleware(DevicesOnly), Middleware(ShortWay))
-    if admitted := os.environ.get("FEDGRAM_ADMITTED"):
-        extensions.get_lifespan_contexts = lambda: (_restoring(Path(admitted)),)
-    flower_superlink()
+    """Run `flower-superlink` with its usual arguments, until the parent process ends."""
+    end_with(os.getppid())
+    if internals.are_enabled():
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        admitted = os.environ.get("FEDGRAM_ADMITTED")
+        internals.extend_superlink((DevicesOnly, FastPath), _restoring(Path(admitted)) if admitted else None)
+    run_program("flower-superlink")
 
 
-def _restoring(server: Path) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """What the SuperLink enters before it answers the first request."""
-
-    @asynccontextmanager
-    async def context(app: Any) -> AsyncIterator[None]:
-        restore(server, app.state.linkstate_factory.state(), float(os.environ["FEDGRAM_HEARTBEAT"]))
-        yield
-
-    return context
+def _restoring(server: Path) -> Callable[[Any], object]:
+    """What registers the admitted devices in the SuperLink's state."""
+    return lambda state: restore(server, state, float(os.environ["FEDGRAM_HEARTBEAT"]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The process that computes on a device: it loads what it needs once, and forks for every message.
+"""The process that computes on a device: it loads the libraries once, and forks for every message.
 
-Flower starts a fresh Python for each message, which takes seconds of processor time to load the same libraries again.
-Here they are loaded while the device is idle; a message then costs a fork. The child is Flower's own `run_clientapp`,
-in a process that ends with the message, as before.
+Flower starts a new Python process for each message, which spends seconds of processor time on loading the same
+libraries again. Here they are loaded while the device is idle, and a message costs a fork. The child runs Flower's own
+`run_clientapp`, in a process that ends with the message, as Flower's would.
 """
 
 import os
@@ -11,50 +11,40 @@ import sys
 import time
 
 from fedgram.core.parent import end_with
+from fedgram.deployment.flower import internals
 
-_POLL = 0.2
+_POLL_SECONDS, _CHILD_POLL_SECONDS = 0.2, 0.02
 
 
 def main() -> None:
-    """Serve the SuperNode at an address until it ends: worker ADDRESS PARENT."""
+    """Answer the messages of the SuperNode at an address until it ends: worker ADDRESS PARENT."""
     address, parent = sys.argv[1], int(sys.argv[2])
     _load()
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-    from flwr.supercore.constant import TaskType
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-
-    client = RuntimeHttpClient.from_server_address(
-        address, True, None, [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
-    )
-    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    tasks = internals.ClientTasks(address)
     while os.getppid() == parent:
         try:
-            found = client.AcquireTask(request)
+            token = tasks.next()
         except Exception:  # the SuperNode is starting, or ending
-            time.sleep(_POLL)
-            continue
-        if found.HasField("task") and found.token:
-            _run(address, found.token, parent)
+            token = ""
+        if token:
+            _run(address, token, parent)
         else:
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
 
 
 def _run(address: str, token: str, parent: int) -> None:
-    """Handle one message in a process of its own, one at a time; it ends with the SuperNode."""
+    """Answer one message in a child process, which is killed when the SuperNode ends."""
     child = os.fork()
     if child:
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             if os.getppid() != parent:
                 os.kill(child, signal.SIGKILL)
-            time.sleep(0.02)
+            time.sleep(_CHILD_POLL_SECONDS)
         return
     end_with(os.getppid())
     code = 1
     try:
-        from flwr.supernode.runtime.run_clientapp import run_clientapp
-
-        run_clientapp(address, token, insecure=True, parent_pid=os.getppid())
+        internals.run_client_app(address, token)
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
     finally:

@@ -1,13 +1,13 @@
 """Capitals for an uncased n-gram model, n-gram by n-gram.
 
-CapSampleApprox capitalises samples, since a network can only be sampled. Of an n-gram model the same probabilities can
-be read off: with y a cased word, h a cased history, u(·) in lower case and a the state of A_W after h,
+CapSampleApprox capitalises samples, since a network can only be sampled. For an n-gram model, the same probabilities
+can be computed exactly: with y a cased word, h a cased history, u(·) in lower case and a the state of A_W after h,
 
     w_h[y] = p(u(y) | u(h)) · r(y | a),
 
-without samples and without their noise. The n-grams are those of the uncased model in every casing of which A_W says
-that it is at least a share `least` of all casings of the n-gram. There are several times as many, of which the most
-useful are kept then. Beyond the paper; the ratio is that of §5.
+without sampling noise. The n-grams are those of the uncased model, in every casing that A_W gives at least the share
+`least` of all casings of the n-gram. There are several times as many, so the result is usually pruned. This goes beyond
+the paper; the ratio is that of §5.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ LEAST = 1e-3
 
 
 def capitalize_model(model: NGramModel, casing: Casing, *, least: float = LEAST) -> NGramModel:
-    """The cased model of an uncased one, whose vocabulary the casing is of."""
+    """The cased model of an uncased one; the casing must be of the model's vocabulary."""
     model = renormalize(model)
     topology = cased_ngrams(model, casing, least=least)
     image = image_states(topology, model, casing.uncased_id)
@@ -38,7 +38,7 @@ def capitalize_model(model: NGramModel, casing: Casing, *, least: float = LEAST)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Histories:
-    """Cased histories of one length: words, the uncased state, the state of A_W, and the share of the casing."""
+    """Cased histories of one length: their words, uncased states, states of A_W, and the shares of their casings."""
 
     words: IntArray
     state: IntArray
@@ -47,7 +47,7 @@ class _Histories:
 
 
 def cased_ngrams(model: NGramModel, casing: Casing, *, least: float) -> Topology:
-    """The n-grams of an uncased model in their likely casings; all words of Δ are among them."""
+    """The topology of the likely casings of a model's n-grams, which includes all words of Δ."""
     t, grown = model.topology, list[Ragged]()
     entering, state = entering_arcs(t), np.full(t.arcs, -1, np.int32)
     entered = np.flatnonzero(entering >= 0)
@@ -80,14 +80,14 @@ def cased_ngrams(model: NGramModel, casing: Casing, *, least: float) -> Topology
 
 
 def _spread(offsets: LongArray, rows: IntArray) -> tuple[LongArray, LongArray]:
-    """Every value of the rows: in which of `rows` it stands, and its number."""
+    """For every value of these rows, the index into `rows` and the index of the value."""
     sizes = offsets[rows.astype(np.int64) + 1] - offsets[rows]
     which = np.repeat(np.arange(len(rows)), sizes)
     return which, np.arange(len(which)) + np.repeat(offsets[rows] - np.cumsum(sizes) + sizes, sizes)
 
 
 def _ratios(casing: Casing, states: IntArray, words: IntArray) -> FloatArray:
-    """r(y | a); a word that A_W does not know is the only one of its class."""
+    """r(y | a) for pairs; a word that A_W does not know is the only one of its class."""
     ratio, own = np.ones(len(words)), casing.own_id[words]
     known = np.flatnonzero(own != UNK)
     ratio[known] = np.exp(casing.capitalizer.case_log_ratios(states[known], own[known]))

@@ -1,17 +1,18 @@
-"""The casing of a source: which cased words its lower-case labels stand for, and how likely each is after a history.
+"""The casing of a source: the cased words that its lower-case labels stand for, and their probabilities.
 
-The network is uncased, A_W is cased. The result's vocabulary Δ holds every word of A_W whose lower-case form u(y) the
-source knows, and the source's own label where A_W has no form of it; so each label x of the source stands for at least
+The network is uncased, A_W is cased. The vocabulary Δ of the result has every word of A_W whose lower-case form u(y)
+the source knows, and the source's own label if A_W has no form of it. So each label x of the source stands for at least
 one word of Δ, and
 
     p̃(y | ȳ) = p(u(y) | u(ȳ)) · r(y | a),    r(y | a) = p_cap(y | a) / Σ_{y': u(y') = u(y)} p_cap(y' | a),
 
-sums to 1 over Δ, where a is the state of p_cap = A_W after ȳ. Words of A_W that the source does not know are left to
-its `<unk>`. The ratio of a class is that of the longest history on a's backoff path which reads a word of the class:
-one table holds it for all states. Paper: §5.
+sums to 1 over Δ, where a is the state of p_cap = A_W after ȳ. Words of A_W that the source does not know are part of
+its `<unk>`. The ratio of a class at a is that at the first state on a's backoff path that reads a word of the class, so
+one table (`CaseRatios`) holds the ratios of all states. Paper: §5.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,11 +25,14 @@ from fedgram.text.normalize import uncase
 from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CaseRatios:
-    """r(y | a) where it differs from that of the unigrams: entries `first[a]:first[a+1]` are those of a's own classes.
+class CaseRatios(NamedTuple):
+    """The ratios r(y | a) of the classes that each state a of A_W reads itself.
 
-    `base` is r(y | empty history) of every word. All words of a class stand together at a state.
+    Attributes:
+        base: r(y | empty history) of every word of Δ.
+        first: State a has the entries `first[a]:first[a + 1]`, in which all words of a class are next to each other.
+        word: The word of Δ of each entry.
+        ratio: Its ratio.
     """
 
     base: FloatArray
@@ -37,17 +41,26 @@ class CaseRatios:
     ratio: FloatArray
 
 
+class CasingArrays(NamedTuple):
+    """A casing as one argument for kernels: the label of each word of Δ, the backoff states of A_W, and the ratios."""
+
+    uncased_id: IntArray
+    backoff: IntArray
+    ratios: CaseRatios
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Casing:
-    """How a source's labels become cased words; make it with `casing_of`.
+    """How the labels of a source become cased words; `casing_of` makes one.
 
     Attributes:
+        capitalizer: The capitaliser, with A_W.
         vocabulary: Δ.
         uncased_id: The source's label for each word of Δ.
         own_id: A_W's id for each word of Δ, that of `<unk>` for words A_W does not know.
         class_of: The case class in A_W of each label of the source, that of `<unk>` for labels A_W does not know.
         cased_id: Δ's id for each word of A_W, −1 for words the source does not know.
-        plain_id: Δ's id of a label that A_W does not know.
+        plain_id: Δ's id for each label of the source as it is written; it counts for labels A_W does not know.
         ratios: r(y | a).
     """
 
@@ -62,11 +75,16 @@ class Casing:
 
     @property
     def topology(self) -> Topology:
-        """That of A_W."""
+        """The topology of A_W."""
         return self.capitalizer.model.topology
 
+    @property
+    def arrays(self) -> CasingArrays:
+        """The casing as one argument for kernels."""
+        return CasingArrays(self.uncased_id, self.topology.backoff, self.ratios)
+
     def capitalize(self, sentences: Ragged) -> Ragged:
-        """Sentences of the source's labels as cased sentences over Δ."""
+        """The cased sentences over Δ of sentences of the source's labels."""
         classes = self.class_of[sentences.values]
         cased = self.cased_id[self.capitalizer.capitalize(Ragged(classes, sentences.offsets)).values]
         return Ragged(np.where(classes == UNK, self.plain_id[sentences.values], cased), sentences.offsets)
@@ -77,9 +95,9 @@ class Casing:
 
 
 def casing_of(capitalizer: Capitalizer, labels: Vocabulary) -> Casing:
-    """The casing of a source with these labels, all in lower case, by the cased model of a capitaliser."""
+    """The casing of a source with these labels, all in lower case, by a capitaliser."""
     if any(uncase(word) != word for word in labels.words):
-        raise FedgramError("the source has words with capitals; only an uncased source can be capitalised")
+        raise FedgramError("the source has words with capitals; only a source in lower case can be capitalised")
     classes, words = capitalizer.classes, capitalizer.model.vocabulary
     class_of = np.array([classes.uncased.index.get(word, UNK) for word in labels.words], np.int32)
     known = np.zeros(len(classes.uncased), bool)
@@ -105,7 +123,7 @@ def _ratios(capitalizer: Capitalizer, cased_id: IntArray, words: int) -> CaseRat
     sizes = np.diff(classes.variants.offsets)
     u = classes.uncased_id[t.label].astype(np.int64)
     reads = (sizes[u] > 1) & (cased_id[t.label] >= 0) & (np.arange(t.arcs) >= t.first_arc[1])
-    pairs = np.unique(arc_sources(t)[reads].astype(np.int64) * len(sizes) + u[reads])  # of a state and a class
+    pairs = np.unique(arc_sources(t)[reads].astype(np.int64) * len(sizes) + u[reads])  # (state, class) as one number
     state, u = pairs // len(sizes), pairs % len(sizes)
     within = np.arange(int(sizes[u].sum())) - np.repeat(np.cumsum(sizes[u]) - sizes[u], sizes[u])
     variant = classes.variants.values[np.repeat(classes.variants.offsets[u], sizes[u]) + within]

@@ -1,7 +1,7 @@
 """The file of what devices counted: a topology and C(x, q), so that a model can be fitted anew without asking again.
 
-It is a checkpoint that belongs to the model and to the settings that devices counted with; what a fit alone depends on,
-the prior's visits and the budget, is not among these.
+It is a checkpoint that belongs to the model and to the settings that devices counted with. The prior and the budget are
+not among these: a fit may use other ones.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import topology_faults
 from fedgram.automata.topology import Topology
-from fedgram.core.checkpoint import OtherWork, read_checkpoint, write_checkpoint
+from fedgram.core.checkpoint import OtherWorkError, read_checkpoint, write_checkpoint
 from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.storage import Record, content_digest
-from fedgram.distill.refit.federated_refit import CountedNGrams, RefitOptions
+from fedgram.distill.refit.device_counts import CountedNGrams
 from fedgram.distill.sample_approx import topology_arrays
+from fedgram.federated.cohort import CohortOptions
 
 
-def counting_settings(model: NGramModel, options: RefitOptions, **more: Any) -> dict[str, Any]:
-    """What counts depend on, by name."""
-    asked = asdict(options)
-    settings = {name: asked[name] for name in ("limits", "plan", "sketch", "growth")}
+def counting_settings(model: NGramModel, options: CohortOptions, **more: Any) -> dict[str, Any]:
+    """What counts depend on, by name: the model's n-grams, and all options but the prior."""
+    settings = {name: value for name, value in asdict(options).items() if name != "prior"}
     return {"model": _digest(model), **settings, **more}
 
 
@@ -47,7 +47,7 @@ def read_counted(path: Path, model: NGramModel, settings: Mapping[str, Any]) -> 
         if faults or count.dtype != np.int64 or count.shape != (topology.arcs,) or count.min(initial=0) < 0:
             raise InvariantError(f"the invariant {faults[0] if faults else 'C ≥ 0'} does not hold")
         return CountedNGrams(topology, count, tuple(fields["passes"]))
-    except OtherWork:
+    except OtherWorkError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, InvariantError) as error:
         raise InputError(path, f"does not hold counts of n-grams: {error}") from None

@@ -20,7 +20,7 @@ from fedgram.core.arrays import IntArray, LongArray, Ragged, sum_by
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
-from fedgram.core.storage import Record
+from fedgram.core.storage import Record, limit_from_json, limit_to_json
 from fedgram.distill.sample_approx import topology_arrays
 from fedgram.federated.counting import CountingTask
 from fedgram.federated.task import Update
@@ -76,7 +76,7 @@ class NGramCollection(CountingTask):
 
     def settings(self) -> Record:
         """The limits, the topology and its words."""
-        limits = {k: None if math.isinf(v) else float(v) for k, v in asdict(self.limits).items()}
+        limits = {name: limit_to_json(float(limit)) for name, limit in asdict(self.limits).items()}
         arrays = {**topology_arrays(self.topology), "words": vocabulary_to_bytes(self.vocabulary)}
         return Record({"limits": limits, "start": self.topology.start}, arrays)
 
@@ -91,7 +91,8 @@ class NGramCollection(CountingTask):
         vocabulary = vocabulary_from_bytes(a["words"])
         if faults := topology_faults(topology, words=len(vocabulary)):
             raise InvariantError(f"the invariant {faults[0]} of a topology does not hold")
-        return cls(topology, vocabulary, Limits(**{k: math.inf if v is None else float(v) for k, v in limits.items()}))
+        given = {name: float(limit_from_json(limit)) for name, limit in limits.items()}
+        return cls(topology, vocabulary, Limits(**given))
 
     def encode(self, words: Sequence[str]) -> IntArray:
         """The labels of words."""

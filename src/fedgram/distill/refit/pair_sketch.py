@@ -9,7 +9,6 @@ left out once the pairs are counted. A device marks pairs of at most λ words, e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import inf, isinf
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from fedgram.core.arrays import IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import inline_kernel, kernel
 from fedgram.core.random import Stream
-from fedgram.core.storage import Record
+from fedgram.core.storage import Record, limit_from_json, limit_to_json
 from fedgram.distill.refit.ngram_collection import at_most, uncased_ids
 from fedgram.federated.counting import CountingTask, Sums
 from fedgram.federated.task import Update
@@ -53,7 +52,7 @@ class PairCollection(CountingTask):
 
     def settings(self) -> Record:
         """The sketch's size, the limit, and the words."""
-        labels = None if isinf(self.labels) else float(self.labels)
+        labels = limit_to_json(float(self.labels))
         fields = {"sketch": asdict(self.sketch), "labels": labels, "with_unknown": self.with_unknown}
         return Record(fields, {"words": vocabulary_to_bytes(self.vocabulary)})
 
@@ -61,7 +60,7 @@ class PairCollection(CountingTask):
     def from_settings(cls, settings: Record) -> "PairCollection":
         """The task of these settings."""
         f, words = settings.fields, vocabulary_from_bytes(settings.arrays["words"])
-        labels = inf if f["labels"] is None else float(f["labels"])
+        labels = float(limit_from_json(f["labels"]))
         return cls(words, SketchSize(**f["sketch"]), labels=labels, with_unknown=bool(f["with_unknown"]))
 
     def encode(self, words: Sequence[str]) -> IntArray:

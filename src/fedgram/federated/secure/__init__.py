@@ -1,1 +1,1 @@
-"""Secure aggregation: the server learns the sum of the devices' vectors, or nothing."""
+"""Secure aggregation: the server learns only the sum of the devices' vectors, or nothing."""

@@ -1,12 +1,12 @@
-"""A device in a secure round: four requests come, and each is answered at most once.
+"""A device in a secure round: it receives four requests, and answers each at most once.
 
-    invitation   → keys        a fresh pair for sealing and one for masking
+    invitation   → keys        fresh public keys, one for sealing and one for masking
     neighbours   → shares      of its seed b and its private masking key s, sealed for each neighbour
     delivery     → masked      x + PRG(b) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij), over neighbours j that shared
-    survivors    → unmasking   of each neighbour a share of b if its vector arrived, of s otherwise, and never of both
+    survivors    → unmasking   per neighbour, a share of b if its vector arrived and of s otherwise, never of both
 
-A device goes no further with a server that departs from the settings or from the ring, and refuses to unmask where too
-few have reported. Bonawitz et al. 2017, figure 4, in its semi-honest form.
+A device refuses a server that deviates from the settings or from the ring, and refuses to unmask if too few devices
+have reported. Bonawitz et al. 2017, figure 4, in its semi-honest form.
 """
 
 import json
@@ -35,7 +35,7 @@ from fedgram.federated.validation import Reason, RefusedUpdateError
 
 
 class SecureClient:
-    """One device in one round. `about` is a digest of what the round computes; `vector` is asked for when it is due."""
+    """One device in one round. `about` is a digest of what the round computes; `vector` is called once, when needed."""
 
     def __init__(
         self, settings: SecureSettings, length: int, vector: Callable[[], LongArray], *, about: bytes = b"",
@@ -45,19 +45,19 @@ class SecureClient:
         self._about = about
         self._next = Kind.INVITATION
         self._nonce = self._seed = self._context = b""
-        self._sealing = self._masking = KeyPair(bytes(KEY_BYTES))  # until the round begins
+        self._sealing = self._masking = KeyPair(bytes(KEY_BYTES))  # placeholders until the round begins
         self._number = self._devices = 0
         self._neighbours: dict[int, bytes] = {}
         self._held: dict[int, bytes] = {}
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to the server's next request; one that is out of turn or wrong is refused."""
+        """The answer to the server's next request; a request that is out of turn or wrong is refused."""
         found = messages.kind_of(request)
         if found != self._next:
-            due = f"{self._next.name.lower()} is due" if self._next in _STEPS else "the round is over for this device"
+            due = f"expected {self._next.name.lower()}" if self._next in _STEPS else "the round is over for this device"
             raise RefusedMessageError(f"a request is out of turn: {found.name.lower()}; {due}")
         reply = _STEPS[found](self, request)
-        self._next = Kind(found + 2) if found + 2 in _STEPS else Kind.UNMASKING  # which is never asked of a device
+        self._next = Kind(found + 2) if found + 2 in _STEPS else Kind.UNMASKING  # which the server never sends
         return reply
 
     def _advertise(self, request: bytes) -> bytes:
@@ -73,7 +73,7 @@ class SecureClient:
     def _share(self, request: bytes) -> bytes:
         number, devices, public = messages.read_neighbours(request, self._context)
         if devices < self.settings.min_devices:
-            raise RefusedMessageError(f"{devices} devices take part, {self.settings.min_devices} are needed")
+            raise RefusedMessageError(f"{devices} devices take part; at least {self.settings.min_devices} are needed")
         if tuple(public) != self.settings.ring(number, devices):
             raise RefusedMessageError("the neighbours are not those of the ring")
         others = [key for pair in public.values() for key in (pair[:KEY_BYTES], pair[KEY_BYTES:])]
@@ -95,10 +95,10 @@ class SecureClient:
     def _mask(self, request: bytes) -> bytes:
         sealed = messages.read_delivery(request, self._context)
         if not sealed.keys() <= self._neighbours.keys():
-            raise RefusedMessageError("shares come from a device that is no neighbour")
+            raise RefusedMessageError("shares come from a device that is not a neighbour")
         threshold = self.settings.threshold(self._devices)
         if len(sealed) < threshold:
-            raise RefusedMessageError(f"{len(sealed)} neighbours shared their secrets, {threshold} are needed")
+            raise RefusedMessageError(f"{len(sealed)} neighbours shared their secrets; at least {threshold} are needed")
         held = {j: self._unsealed(j, content) for j, content in sealed.items()}
         words = self._checked(self._vector()).astype(np.int64).view(np.uint64)
         add_mask(words, derive(self._seed, self._context, b"self mask"), 1)
@@ -109,27 +109,27 @@ class SecureClient:
         return messages.masked(self._context, pack(words, self.settings.width(self._devices)))
 
     def _unsealed(self, other: int, content: bytes) -> bytes:
-        """A neighbour's two shares; nothing where they are damaged, so that others may still recover its secrets."""
+        """A neighbour's two shares; empty if damaged, since other devices may still recover its secrets."""
         secret = self._sealing.agree(self._neighbours[other][:KEY_BYTES])
         key = derive(secret, self._context, _way(other, self._number))
         return unseal(key, content, self._context) or b""
 
     def _checked(self, vector: LongArray) -> LongArray:
         if vector.shape != (self.length,) or vector.dtype != np.int64:
-            raise RefusedUpdateError(Reason.SHAPE, f"a device's vector must hold {self.length} whole numbers")
+            raise RefusedUpdateError(Reason.SHAPE, f"the device's vector must hold {self.length} whole numbers")
         limit = 1 << self.settings.value_bits
         if len(vector) and not (int(vector.max()) < limit and int(vector.min()) > -limit):
-            raise RefusedUpdateError(Reason.TOO_LARGE, "an update holds a value too large to be masked")
+            raise RefusedUpdateError(Reason.TOO_LARGE, "the update has an entry that is too large to be masked")
         return vector
 
     def _unmask(self, request: bytes) -> bytes:
         total, reported = messages.read_survivors(request, self._context)
         if reported.keys() != self._held.keys():
-            raise RefusedMessageError("the survivors are not told of exactly the neighbours that shared")
+            raise RefusedMessageError("the list of survivors does not match the neighbours that shared")
         threshold = self.settings.threshold(self._devices)
         alive = sum(reported.values())
         if total < self.settings.min_devices or alive < threshold or total <= alive:
-            raise RefusedMessageError("too few devices reported to unmask their sum")
+            raise RefusedMessageError("too few devices reported for their sum to be unmasked")
         held, self._held = self._held, {}
         return messages.unmasking(
             self._context,
@@ -137,7 +137,7 @@ class SecureClient:
         )
 
     def save(self) -> bytes:
-        """The device's state, its secrets included, for where it must outlive a process; never send it."""
+        """The device's state, including its secrets, for a process that may end during a round; never send it."""
         secrets = [s.hex() for s in (self._nonce, self._sealing.secret, self._masking.secret, self._seed)]
         tables = [{j: row.hex() for j, row in table.items()} for table in (self._neighbours, self._held)]
         return json.dumps([self._next, self._number, self._devices, secrets, tables]).encode()
@@ -146,7 +146,7 @@ class SecureClient:
     def restore(
         cls, saved: bytes, settings: SecureSettings, length: int, vector: Callable[[], LongArray], *, about: bytes = b""
     ) -> Self:
-        """The device as it was saved; whoever keeps the state must not bring back an old one."""
+        """The device as it was saved; the caller must never restore an outdated state."""
         client = cls(settings, length, vector, about=about)
         due, client._number, client._devices, secrets, tables = json.loads(saved)
         client._next = Kind(due)

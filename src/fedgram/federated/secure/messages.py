@@ -1,12 +1,11 @@
-"""The messages of a secure round as bytes; whatever is not exactly one of them is refused.
+"""The messages of a secure round as bytes; everything else is refused.
 
     FGSA  version  kind  context (32 bytes)  body  SHA-256 of all before it
 
-Numbers are little-endian. The context is a digest of what the round is about (its job, its number and what the server
-broadcasts), its nonce, the settings and the vector's length. A message of another round, or between parties that do not
-agree, is refused; keys are derived with the context, so that devices which were given different jobs cannot even read
-each other's shares. The checksum finds damage; that nobody on the way
-changes a message on purpose is the transport's duty (TLS).
+Numbers are little-endian. The context is a digest of what the round computes (its job, its number and the broadcast),
+its nonce, the settings and the vector's length. A message from another round, or from a party with another context, is
+refused. Keys are derived from the context, so devices that were given different jobs cannot read each other's shares.
+The checksum detects accidental damage; the transport must protect messages from deliberate changes (TLS).
 """
 
 import hashlib
@@ -28,19 +27,19 @@ _COUNT = struct.Struct("<I")
 
 
 class Kind(IntEnum):
-    """Which message it is: odd ones come from the server, each answered by the next."""
+    """The kinds of messages. The server sends the odd ones; a device answers each with the next."""
 
     INVITATION, KEYS, NEIGHBOURS, SHARES, DELIVERY, MASKED, SURVIVORS, UNMASKING = range(1, 9)
 
 
 def round_context(nonce: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
-    """What binds keys and messages to one round with these settings; `about` is a digest of what is computed."""
+    """The digest that binds keys and messages to one round; `about` is a digest of what the round computes."""
     invited = _invitation(nonce, settings, length)
     return hashlib.sha256(MAGIC + bytes([VERSION]) + invited + hashlib.sha256(about).digest()).digest()
 
 
 def frame(kind: Kind, context: bytes, *body: bytes | memoryview) -> bytes:
-    """A whole message."""
+    """A complete message."""
     parts = (MAGIC, bytes([VERSION, kind]), context, *body)
     sha = hashlib.sha256()
     for part in parts:
@@ -49,23 +48,23 @@ def frame(kind: Kind, context: bytes, *body: bytes | memoryview) -> bytes:
 
 
 def kind_of(data: bytes) -> Kind:
-    """Which message this is, as far as its first bytes say."""
+    """The kind of a message, from its first bytes."""
     if len(data) < _HEAD + _SUM or data[:4] != MAGIC:
-        raise RefusedMessageError("a message is cut short, or is none of a secure round")
+        raise RefusedMessageError("a message is truncated, or does not belong to a secure round")
     if data[4] != VERSION:
         raise RefusedMessageError(f"a message has version {data[4]}, not {VERSION}; upgrade one of the two sides")
     if not 1 <= data[5] <= len(Kind):
-        raise RefusedMessageError("a message is of an unknown kind")
+        raise RefusedMessageError("a message has an unknown kind")
     return Kind(data[5])
 
 
 def body_of(data: bytes, kind: Kind, context: bytes | None) -> memoryview:
-    """What a message of this kind and round carries; `context` is None where it is not known yet."""
+    """The body of a message of this kind and round; `context` is None if it is not known yet."""
     found = kind_of(data)
     if found != kind:
-        raise RefusedMessageError(f"a message is out of turn: {found.name.lower()} in place of {kind.name.lower()}")
+        raise RefusedMessageError(f"a message is out of turn: {found.name.lower()} instead of {kind.name.lower()}")
     if context is not None and data[6:_HEAD] != context:
-        raise RefusedMessageError("a message is of another round, job or broadcast, or of other settings")
+        raise RefusedMessageError("a message belongs to another round, job or broadcast, or to other settings")
     view = memoryview(data)
     if hashlib.sha256(view[:-_SUM]).digest() != data[-_SUM:]:
         raise RefusedMessageError("a message is damaged: it does not match its checksum")
@@ -85,11 +84,11 @@ def invitation(nonce: bytes, settings: SecureSettings, length: int, about: bytes
 
 
 def read_invitation(data: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
-    """The round's nonce, if the server wants what this device is ready for."""
+    """The round's nonce; refused unless the server's settings are those of this device."""
     body = body_of(data, Kind.INVITATION, None)
     nonce = bytes(body[:32])
     if len(body) != _INVITATION.size or body != _invitation(nonce, settings, length):
-        raise RefusedMessageError("the server's settings, or the length of its vectors, are not this device's")
+        raise RefusedMessageError("the server's settings or vector length differ from this device's")
     body_of(data, Kind.INVITATION, round_context(nonce, settings, length, about))
     return nonce
 
@@ -103,7 +102,7 @@ def read_keys(data: bytes, context: bytes) -> tuple[bytes, bytes]:
     """The public keys for sealing and for masking."""
     body = body_of(data, Kind.KEYS, context)
     if len(body) != 2 * KEY_BYTES:
-        raise RefusedMessageError("a device's keys are cut short")
+        raise RefusedMessageError("a device's keys have the wrong length")
     return bytes(body[:KEY_BYTES]), bytes(body[KEY_BYTES:])
 
 
@@ -112,14 +111,14 @@ def _table(rows: Mapping[int, bytes]) -> bytes:
 
 
 def _read_table(body: memoryview, row_bytes: int) -> dict[int, bytes]:
-    """Rows by number; the numbers must rise, so none comes twice."""
+    """Rows by number; the numbers must increase, so none appears twice."""
     (count,) = _COUNT.unpack(body[:4]) if len(body) >= 4 else (0,)
     step = 4 + row_bytes
     if count > MAX_DEVICES or len(body) != 4 + count * step:
-        raise RefusedMessageError("a message's table is cut short")
+        raise RefusedMessageError("a table in a message has the wrong length")
     numbers = [_COUNT.unpack(body[a : a + 4])[0] for a in range(4, len(body), step)]
     if any(b <= a for a, b in pairwise(numbers)):
-        raise RefusedMessageError("a message names a device twice, or out of order")
+        raise RefusedMessageError("a message lists a device twice or out of order")
     return {n: bytes(body[4 + i * step + 4 : 4 + (i + 1) * step]) for i, n in enumerate(numbers)}
 
 
@@ -129,10 +128,10 @@ def neighbours(context: bytes, number: int, devices: int, public: Mapping[int, b
 
 
 def read_neighbours(data: bytes, context: bytes) -> tuple[int, int, dict[int, bytes]]:
-    """Place, number of devices, and both keys of each neighbour in a row."""
+    """The device's place, the number of devices, and both keys of each neighbour, concatenated."""
     body = body_of(data, Kind.NEIGHBOURS, context)
     if len(body) < _PLACE.size:
-        raise RefusedMessageError("a message about neighbours is cut short")
+        raise RefusedMessageError("a message about neighbours is truncated")
     number, devices = _PLACE.unpack(body[: _PLACE.size])
     if not 2 <= devices <= MAX_DEVICES or number >= devices:
         raise RefusedMessageError("a device's place is not on the ring")
@@ -140,7 +139,7 @@ def read_neighbours(data: bytes, context: bytes) -> tuple[int, int, dict[int, by
 
 
 def shares(context: bytes, commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
-    """Device: what it says of its seed beforehand, and sealed shares by neighbour."""
+    """Device: the commitment to its seed, and sealed shares by neighbour."""
     return frame(Kind.SHARES, context, commitment, _table(sealed))
 
 
@@ -166,7 +165,7 @@ def masked(context: bytes, packed: memoryview) -> bytes:
 
 
 def read_masked(data: bytes, context: bytes, length: int) -> memoryview:
-    """The masked vector's bytes."""
+    """The bytes of the masked vector."""
     body = body_of(data, Kind.MASKED, context)
     if len(body) != length:
         raise RefusedMessageError(f"a masked vector has {len(body)} bytes, not {length}")
@@ -174,19 +173,19 @@ def read_masked(data: bytes, context: bytes, length: int) -> memoryview:
 
 
 def survivors(context: bytes, total: int, reported: Mapping[int, bool]) -> bytes:
-    """Server: how many vectors arrived, and whose among a device's neighbours."""
+    """Server: how many vectors arrived, and which of the device's neighbours sent theirs."""
     return frame(Kind.SURVIVORS, context, _COUNT.pack(total), _flags(reported))
 
 
 def read_survivors(data: bytes, context: bytes) -> tuple[int, dict[int, bool]]:
-    """How many vectors arrived, and by neighbour whether its own did."""
+    """How many vectors arrived, and for each neighbour whether it sent one."""
     body = body_of(data, Kind.SURVIVORS, context)
     if len(body) < 4:
-        raise RefusedMessageError("a message about survivors is cut short")
+        raise RefusedMessageError("a message about survivors is truncated")
     (total,) = _COUNT.unpack(body[:4])
     rows = _read_table(body[4:], 1)
     if any(row not in (b"\0", b"\1") for row in rows.values()):
-        raise RefusedMessageError("a neighbour has reported or not, and nothing else")
+        raise RefusedMessageError("the flag of a survivor must be 0 or 1")
     return total, {number: row == b"\1" for number, row in rows.items()}
 
 
@@ -195,10 +194,10 @@ def _flags(reported: Mapping[int, bool]) -> bytes:
 
 
 def unmasking(context: bytes, opened: Mapping[int, bytes]) -> bytes:
-    """Device: one share of each neighbour, of its seed if it reported and of its key otherwise."""
+    """Device: one share per neighbour, of its seed if it reported and of its key otherwise."""
     return frame(Kind.UNMASKING, context, _table(opened))
 
 
 def read_unmasking(data: bytes, context: bytes) -> dict[int, bytes]:
-    """One share by neighbour."""
+    """One share per neighbour."""
     return _read_table(body_of(data, Kind.UNMASKING, context), SHARE_BYTES)

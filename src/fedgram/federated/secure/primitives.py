@@ -1,7 +1,7 @@
-"""The cryptography under secure aggregation, all of it from the package `cryptography`.
+"""The cryptography of secure aggregation, all from the package `cryptography`.
 
-X25519 agrees on a secret, HKDF with SHA-256 makes keys of 256 bits from it, one for each purpose and round, ChaCha20
-stretches a key to a mask, and ChaCha20-Poly1305 seals shares. Every key is used once, so nonces may be 0.
+X25519 agrees on a secret, HKDF-SHA-256 derives a 256-bit key from it for each purpose and round, ChaCha20 expands a key
+to a mask, and ChaCha20-Poly1305 encrypts and authenticates shares. Every key is used once, so nonces may be 0.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from fedgram.federated.secure.settings import RefusedMessageError
 
 Words = NDArray[np.uint64]
 KEY_BYTES, TAG_BYTES = 32, 16
-_BLOCK = 1 << 14  # words of a mask made at a time: they stay in the cache
+_BLOCK = 1 << 14  # words of a mask generated at a time; they fit the processor's cache
 _ZEROS = bytes(8 * _BLOCK)
 
 
@@ -45,7 +45,7 @@ def _package() -> _Package:
 
 
 class KeyPair:
-    """An X25519 key: 32 secret bytes, and the 32 that others may know."""
+    """An X25519 key pair: 32 secret bytes and 32 public bytes."""
 
     __slots__ = ("_key", "public", "secret")
 
@@ -55,11 +55,11 @@ class KeyPair:
         self.public: bytes = self._key.public_key().public_bytes_raw()
 
     def agree(self, public: bytes) -> bytes:
-        """The secret in common with the owner of a public key."""
+        """The secret shared with the owner of a public key."""
         try:
             agreed: bytes = self._key.exchange(_package().public_key.from_public_bytes(public))
-        except ValueError:  # a point of small order, with which nothing can be agreed
-            raise RefusedMessageError("a device's public key is no key") from None
+        except ValueError:  # a point of small order gives no secret
+            raise RefusedMessageError("a device's public key is not valid") from None
         return agreed
 
     def __repr__(self) -> str:
@@ -67,14 +67,14 @@ class KeyPair:
 
 
 def derive(secret: bytes, context: bytes, purpose: bytes) -> bytes:
-    """A key of 256 bits for one purpose in one round."""
+    """A 256-bit key for one purpose in one round."""
     package = _package()
     key: bytes = package.hkdf(package.sha256, KEY_BYTES, salt=context, info=b"fedgram " + purpose).derive(secret)
     return key
 
 
 def commitment(seed: bytes, context: bytes) -> bytes:
-    """What a device says of its seed beforehand, so that a wrongly recovered one is noticed."""
+    """A device's commitment to its seed, with which the server checks the seed it recovers."""
     return hashlib.sha256(b"fedgram seed" + context + seed).digest()
 
 
@@ -85,7 +85,7 @@ def seal(key: bytes, content: bytes, about: bytes) -> bytes:
 
 
 def unseal(key: bytes, content: bytes, about: bytes) -> bytes | None:
-    """What was sealed, or None if it was not with this key or is not as it was."""
+    """The content that was sealed; None if it was changed or sealed with another key."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -96,7 +96,7 @@ def unseal(key: bytes, content: bytes, about: bytes) -> bytes | None:
 
 
 def add_mask(total: Words, key: bytes, sign: int) -> None:
-    """Add the key's mask, or take it away, modulo 2⁶⁴, in place."""
+    """Add the key's mask, or subtract it if `sign` is negative, modulo 2⁶⁴, in place."""
     package = _package()
     stream = package.cipher(package.chacha20(key, bytes(16)), None).encryptor()
     block = np.empty(min(_BLOCK, len(total)), "<u8")
@@ -115,13 +115,13 @@ def pack(words: Words, width: int) -> memoryview:
 
 
 def unpack(data: memoryview, width: int) -> Words:
-    """Words whose lowest bytes these are; the others hold anything."""
+    """Words with these lowest bytes; their other bytes are arbitrary."""
     octets = np.zeros(len(data) + 8, np.uint8)
     octets[: len(data)] = data
-    return np.ndarray(len(data) // width, "<u8", buffer=octets.data, strides=(width,))  # words that overlap
+    return np.ndarray(len(data) // width, "<u8", buffer=octets.data, strides=(width,))  # the words overlap
 
 
 def signed(words: Words, width: int) -> NDArray[np.int64]:
-    """The whole numbers, from −2^(8·width − 1), that the lowest bytes stand for."""
+    """The lowest `width` bytes of each word, read as a signed number."""
     shift = 64 - 8 * width
     return (words << np.uint64(shift)).astype(np.uint64, copy=False).view(np.int64) >> shift

@@ -1,4 +1,4 @@
-"""A secure round in one process: the same machines and the same bytes as over a network, with devices that leave."""
+"""A secure round in one process: the same state machines and bytes as over a network, with devices that drop out."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,30 +16,53 @@ NEVER = STEPS
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes that devices sent and received, and in how many messages."""
+    """Bytes that devices sent (`up`) and received (`down`), and the number of messages."""
 
     up: int = 0
     down: int = 0
     messages: int = 0
 
 
-def sum_securely(
-    settings: SecureSettings, length: int, vectors: Mapping[int, Callable[[], LongArray]], *,
-    about: bytes = b"", minimum: int = 0, leaving: Mapping[int, int] | None = None, traffic: Traffic | None = None,
-    on_failure: Callable[[int, FedgramError], object] = lambda *_: None,
-    entropy: Callable[[int], bytes] = os.urandom,
-) -> SecureSum:  # fmt: skip
-    """The sum of the vectors of devices that stay until theirs is sent; `leaving` has the step not answered any more.
+@dataclass(frozen=True, slots=True)
+class SecureRound:
+    """What both sides of a round know: its settings, the vectors' length, and a digest of what it computes (`about`).
 
-    A device that cannot answer, for instance because its vector is out of range, leaves too. Raises
-    `AbandonedRoundError` where too few stay.
+    With fewer than `minimum` vectors nothing is unmasked.
+    """
+
+    settings: SecureSettings
+    length: int
+    about: bytes = b""
+    minimum: int = 0
+    entropy: Callable[[int], bytes] = os.urandom
+
+    def server(self) -> SecureServer:
+        """The server of this round."""
+        return SecureServer(
+            self.settings, self.length, about=self.about, minimum=self.minimum, entropy=self.entropy
+        )  # fmt: skip
+
+    def client(self, vector: Callable[[], LongArray]) -> SecureClient:
+        """A device of this round."""
+        return SecureClient(self.settings, self.length, vector, about=self.about, entropy=self.entropy)
+
+
+def sum_securely(
+    secure_round: SecureRound,
+    vectors: Mapping[int, Callable[[], LongArray]],
+    *,
+    leaving: Mapping[int, int] | None = None,
+    traffic: Traffic | None = None,
+    on_failure: Callable[[int, FedgramError], object] = lambda *_: None,
+) -> SecureSum:
+    """The sum of the vectors of the devices that stay until they have sent theirs.
+
+    `leaving` has, for each device that drops out, the first step that it does not answer. A device that cannot answer,
+    for instance because its vector is out of range, drops out too. Raises `AbandonedRoundError` if too few stay.
     """
     leaving, traffic = leaving or {}, traffic or Traffic()
-    server = SecureServer(settings, length, about=about, minimum=minimum, entropy=entropy)
-    clients = {
-        device: SecureClient(settings, length, vector, about=about, entropy=entropy)
-        for device, vector in vectors.items()
-    }
+    server = secure_round.server()
+    clients = {device: secure_round.client(vector) for device, vector in vectors.items()}
     requests = server.begin(clients)
     for step in range(STEPS):
         for device, request in requests.items():

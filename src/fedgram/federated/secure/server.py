@@ -1,12 +1,12 @@
-"""The server of a secure round: it carries sealed shares, adds masked vectors, and takes the masks off their sum.
+"""The server of a secure round: it forwards sealed shares, adds masked vectors, and removes the masks from their sum.
 
     U1 ⊇ U2 ⊇ U3 ⊇ U4    devices that sent keys, shares, a masked vector, and what unmasks the sum
 
     Σ_{i∈U3} x_i = Σ_{i∈U3} y_i − Σ_{i∈U3} PRG(b_i) − Σ_{i∈U3, j∈U2∖U3} ±PRG(s_ij)
 
-The seeds b_i of those who reported and the keys s_j of those who left after sharing are recovered from t shares each,
-and are checked against what the devices said beforehand: the sum is right, or the round is abandoned. Whatever carries
-the bytes calls `begin`, then `receive` and `advance` four times, then `total`.
+The seeds b_i of devices that reported, and the keys s_j of devices that left after sharing, are recovered from t shares
+each and checked against the devices' commitments and public keys: the sum is correct, or the round is abandoned. The
+transport calls `begin`, then `receive` and `advance` four times, then `total`.
 """
 
 import os
@@ -41,7 +41,7 @@ class SecureSum:
 
 
 class SecureServer:
-    """The server in one round. Devices are named by the whole numbers that the transport knows them by.
+    """The server in one round. Devices are identified by the numbers that the transport uses.
 
     `about` is a digest of what the round computes. With fewer than `minimum` vectors nothing is unmasked.
     """
@@ -56,10 +56,10 @@ class SecureServer:
         self._context = messages.round_context(self._nonce, settings, length, about)
         self._due: Kind | None = None
         self._waiting: set[int] = set()
-        self._asked: set[int] = set()
-        self._number: dict[int, int] = {}  # of a device on the ring
-        self._device: list[int] = []  # at a place on the ring
-        self._keys: dict[int, bytes] = {}  # by device, then all by number
+        self._invited: set[int] = set()
+        self._number: dict[int, int] = {}  # device -> place on the ring
+        self._device: list[int] = []  # place on the ring -> device
+        self._keys: dict[int, bytes] = {}  # by device until the ring is formed, then by place
         self._known: set[bytes] = set()
         self._commitments: dict[int, bytes] = {}
         self._sealed: dict[int, dict[int, bytes]] = {}
@@ -71,26 +71,26 @@ class SecureServer:
 
     @property
     def waiting(self) -> frozenset[int]:
-        """The devices whose answers are still out in this step."""
+        """The devices that have not answered in this step yet."""
         return frozenset(self._waiting)
 
     def begin(self, devices: Iterable[int]) -> dict[int, bytes]:
-        """Ask these devices to take part; the request of each."""
+        """Invite these devices; returns the request for each."""
         if self._due is not None:
-            raise RefusedMessageError("this round has begun already")
-        self._asked = set(devices)
-        if len(self._asked) > MAX_DEVICES:
-            raise AbandonedRoundError(f"a secure round has at most {MAX_DEVICES} devices, not {len(self._asked)}")
-        self._due, self._waiting = Kind.KEYS, set(self._asked)
+            raise RefusedMessageError("this round has already begun")
+        self._invited = set(devices)
+        if len(self._invited) > MAX_DEVICES:
+            raise AbandonedRoundError(f"a secure round has at most {MAX_DEVICES} devices, not {len(self._invited)}")
+        self._due, self._waiting = Kind.KEYS, set(self._invited)
         invitation = messages.invitation(self._nonce, self.settings, self.length, self._about)
-        return dict.fromkeys(sorted(self._asked), invitation)
+        return dict.fromkeys(sorted(self._invited), invitation)
 
     def receive(self, device: int, answer: bytes) -> None:
-        """Take a device's answer to the step that is going on; one answer each."""
+        """Take a device's answer to the current step; each device answers once."""
         self._refuse_if_abandoned()
         if device not in self._waiting:
-            known = device in self._asked
-            raise RefusedMessageError("a device answers twice, or too late" if known else "a device was not asked")
+            known = device in self._invited
+            raise RefusedMessageError("a device answered twice, or too late" if known else "a device was not invited")
         if self._due == Kind.KEYS:
             self._take_keys(device, answer)
         elif self._due == Kind.SHARES:
@@ -102,9 +102,10 @@ class SecureServer:
         self._waiting.discard(device)
 
     def advance(self) -> dict[int, bytes]:
-        """End the step: go on with those who answered. The next request of each; none after the last step.
+        """End the step and continue with the devices that answered.
 
-        Raises `AbandonedRoundError` as soon as too few are left for a sum.
+        Returns the next request for each of them; none after the last step. Raises `AbandonedRoundError` as soon as too
+        few devices are left for a sum.
         """
         self._refuse_if_abandoned()
         step = {Kind.KEYS: self._form_ring, Kind.SHARES: self._deliver, Kind.MASKED: self._ask_to_unmask}
@@ -120,15 +121,15 @@ class SecureServer:
             raise AbandonedRoundError(self._abandoned)
 
     def _abandon(self, reason: str) -> AbandonedRoundError:
-        self._abandoned, self._sum = f"the round is abandoned: {reason}", np.zeros(0, np.uint64)
-        return AbandonedRoundError(self._abandoned)
+        self._abandoned, self._sum = reason, np.zeros(0, np.uint64)
+        return AbandonedRoundError(reason)
 
     def _demand(self, devices: int, did: str) -> None:
         if devices < self._minimum:
             raise self._abandon(f"{devices} devices {did}, {self._minimum} are needed")
 
     def _demand_neighbours(self, devices: set[int], left: set[int], did: str) -> None:
-        """Nobody could take the masks off a device that has fewer neighbours left than the threshold."""
+        """Abandon the round if a device has fewer neighbours left than it takes to recover its secrets."""
         least = min(sum(j in left for j in self._ring(i)) for i in devices)
         if least < self._threshold:
             raise self._abandon(f"{least} neighbours of a device {did}, {self._threshold} are needed to unmask")
@@ -136,9 +137,9 @@ class SecureServer:
     def _take_keys(self, device: int, answer: bytes) -> None:
         sealing, masking = messages.read_keys(answer, self._context)
         for key in (sealing, masking):
-            self._probe.agree(key)  # refuses what is no key
+            self._probe.agree(key)  # refuses an invalid key
         if sealing == masking or not self._known.isdisjoint((sealing, masking)):
-            raise RefusedMessageError("a device sent one key twice, or that of another")
+            raise RefusedMessageError("a device sent a key twice, or the key of another device")
         self._known |= {sealing, masking}
         self._keys[device] = sealing + masking
 
@@ -149,7 +150,7 @@ class SecureServer:
         self._number = {device: number for number, device in enumerate(self._device)}
         self._keys = {number: self._keys[device] for number, device in enumerate(self._device)}
         n = len(self._device)
-        self.settings.width(n)  # refuses what does not fit
+        self.settings.width(n)  # refuses too many devices
         return {
             self._device[i]: messages.neighbours(self._context, i, n, {j: self._keys[j] for j in self._ring(i)})
             for i in range(n)
@@ -163,10 +164,10 @@ class SecureServer:
         return self.settings.threshold(len(self._device))
 
     def _take_shares(self, number: int, answer: bytes) -> None:
-        said, sealed = messages.read_shares(answer, self._context)
+        committed, sealed = messages.read_shares(answer, self._context)
         if tuple(sealed) != self._ring(number):
             raise RefusedMessageError("a device's shares are not for its neighbours")
-        self._commitments[number], self._sealed[number] = said, sealed
+        self._commitments[number], self._sealed[number] = committed, sealed
 
     def _deliver(self) -> dict[int, bytes]:
         left = set(self._sealed)
@@ -201,18 +202,18 @@ class SecureServer:
     def _take_unmasking(self, number: int, answer: bytes) -> None:
         opened = messages.read_unmasking(answer, self._context)
         if not opened.keys() <= {j for j in self._ring(number) if j in self._sharing}:
-            raise RefusedMessageError("a device opens shares that it does not hold")
+            raise RefusedMessageError("a device revealed shares that it does not hold")
         for j, share in opened.items():
             self._shares[j][number + 1] = int.from_bytes(share, "big")
 
     @property
     def opened(self) -> frozenset[int]:
-        """The devices whose vectors can be in a sum that is known: none before shares were asked for."""
+        """The devices whose vectors may be in a sum that the server knows: none before it requests shares."""
         return frozenset(self._device[i] for i in self._reported) if self._shares else frozenset()
 
     @property
     def can_unmask(self) -> bool:
-        """Whether enough shares are there, so that nobody needs to be waited for."""
+        """Whether enough shares have arrived, so that the server need not wait for more."""
         return bool(self._shares) and all(len(shares) >= self._threshold for shares in self._shares.values())
 
     def total(self) -> SecureSum:
@@ -220,7 +221,7 @@ class SecureServer:
         self._refuse_if_abandoned()
         if self._due != Kind.UNMASKING:
             raise RefusedMessageError("the round has no sum yet")
-        secrets = {i: self._secret(i) for i in self._sharing}  # all of them before any mask is taken off
+        secrets = {i: self._secret(i) for i in self._sharing}  # recover all of them before removing any mask
         words = self._sum
         for i, secret in secrets.items():
             if i in self._reported:
@@ -232,22 +233,22 @@ class SecureServer:
                     agreed = left.agree(self._keys[j][KEY_BYTES:])
                     add_mask(words, derive(agreed, self._context, b"pair mask"), -1 if j < i else 1)
         vector = signed(words, self.settings.width(len(self._device)))
-        self._abandoned = "this round's sum was given out already"
+        self._abandoned = "its sum was already returned"
         return SecureSum(vector, tuple(sorted(self._device[i] for i in self._reported)))
 
     def _secret(self, number: int) -> bytes:
-        """The seed of a device that reported, the masking key of one that left."""
+        """The seed of a device that reported, or the masking key of a device that left."""
         if number in self._reported:
-            said = self._commitments[number]
-            secret = recover(self._shares[number], self._threshold, lambda b: commitment(b, self._context) == said)
+            committed = self._commitments[number]
+            secret = recover(self._shares[number], self._threshold, lambda b: commitment(b, self._context) == committed)
         else:
             key = self._keys[number][KEY_BYTES:]
             secret = recover(self._shares[number], self._threshold, lambda s: KeyPair(s).public == key)
         if secret is None:
             count = len(self._shares[number])
-            need = f"{self._threshold} right ones are needed"
+            need = f"{self._threshold} correct ones are needed"
             raise self._abandon(f"a device's secret cannot be recovered from {count} shares; {need}")
         return secret
 
     def __repr__(self) -> str:
-        return f"SecureServer({self.length} entries, {len(self._asked)} devices asked)"
+        return f"SecureServer({self.length} entries, {len(self._invited)} devices invited)"

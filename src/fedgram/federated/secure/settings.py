@@ -1,7 +1,7 @@
-"""What devices and server agree on before a secure round, and the two ways in which it can end badly.
+"""The settings that devices and the server agree on before a secure round, and the two errors of a round.
 
-Devices stand on a ring in random order, and each shares masks and secrets with the k nearest (Bell et al. 2020): the
-cost of a device then grows with log n, not with n. With k ≥ n − 1 everybody is everybody's neighbour, which is the
+Devices stand on a ring in random order, and each shares masks and secrets with its k nearest neighbours (Bell et al.
+2020). The cost per device then grows with log n instead of n. With k ≥ n − 1 all devices are neighbours, which is the
 protocol of Bonawitz et al. 2017.
 """
 
@@ -14,19 +14,23 @@ MAX_DEVICES = 1 << 16
 
 
 class AbandonedRoundError(FedgramError):
-    """A round that cannot give a sum; nothing of it may be used."""
+    """A round that has no sum; nothing of it may be used. `reason` says why, without the words around it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the round is abandoned: {reason}")
+        self.reason = reason
 
 
 class RefusedMessageError(FedgramError):
-    """A message that is damaged, out of turn, or not to be answered; whoever received it is as before."""
+    """A message that is damaged, out of turn or not allowed; the state of its recipient does not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecureSettings:
-    """How a cohort is masked; devices refuse a server with other settings.
+    """How the updates of a cohort are masked; devices refuse a server with other settings.
 
-    Guarantees: a secret is known to no fewer than `threshold(n)` neighbours together, more than half of them; a sum of
-    n vectors whose entries are less than 2^value_bits from 0 does not wrap.
+    Guarantees: recovering a secret takes the shares of at least `threshold(n)` neighbours, which are more than half of
+    them; a sum of n vectors whose entries are below 2^value_bits in absolute value does not overflow.
     """
 
     min_devices: int = 2
@@ -40,12 +44,12 @@ class SecureSettings:
         if self.neighbours is not None and not 1 <= self.neighbours < MAX_DEVICES:
             raise FedgramError(f"a device needs between 1 and {MAX_DEVICES - 1} neighbours, not {self.neighbours}")
         if not 0.5 <= self.majority <= 1.0:
-            raise FedgramError(f"the share of neighbours that unmask must lie in [0.5, 1], not {self.majority}")
+            raise FedgramError(f"the share of neighbours needed to unmask must be in [0.5, 1], not {self.majority}")
         if not 1 <= self.value_bits <= 62:
             raise FedgramError(f"entries need between 1 and 62 bits, not {self.value_bits}")
 
     def degree(self, devices: int) -> int:
-        """k: how many neighbours each of so many devices has; even, or all others.
+        """k: the number of neighbours per device, in a round of this many devices; even, or all others.
 
         >>> [SecureSettings().degree(n) for n in (2, 10, 100, 500, 10_000)]
         [1, 9, 48, 64, 94]
@@ -54,7 +58,9 @@ class SecureSettings:
         return min(devices - 1, k + k % 2)
 
     def threshold(self, devices: int) -> int:
-        """t: how many of a device's k neighbours recover its secrets; more than half, so no two sets of t are disjoint.
+        """t: the number of a device's k neighbours that can recover its secrets.
+
+        It is more than half of them, so that no two sets of t neighbours are disjoint.
 
         >>> [SecureSettings().threshold(n) for n in (2, 10, 100, 500, 10_000)]
         [1, 5, 25, 33, 48]
@@ -63,18 +69,18 @@ class SecureSettings:
         return max(k // 2 + 1, ceil(self.majority * k - 1e-9))
 
     def width(self, devices: int) -> int:
-        """Bytes of a masked entry: one bit for the sign, and enough for the sum of all.
+        """Bytes per masked entry: a sign bit, and enough bits for the sum over all devices.
 
         >>> [SecureSettings().width(n) for n in (100, 1024, 1025)]
         [7, 7, 8]
         """
         width = (self.value_bits + 1 + (devices - 1).bit_length() + 7) // 8
         if not 2 <= devices <= MAX_DEVICES or width > 8:
-            raise FedgramError(f"{devices} devices with entries of {self.value_bits} bits do not fit 64 bits")
+            raise FedgramError(f"the sum of {devices} entries of {self.value_bits} bits does not fit into 64 bits")
         return width
 
     def ring(self, number: int, devices: int) -> tuple[int, ...]:
-        """The neighbours of a place on the ring, in rising order.
+        """The neighbours of a place on the ring, in increasing order.
 
         >>> SecureSettings(neighbours=4).ring(0, 7)
         (1, 2, 5, 6)

@@ -1,4 +1,4 @@
-"""An update as the one vector of whole numbers that is masked: all its vectors and its weight, in fixed point."""
+"""An update as one vector of integers, ready to be masked: all its vectors and its weight, in fixed point."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from fedgram.federated.task import FederatedTask, State, Total, Update
 
 
 def vector_length(size: Mapping[str, int]) -> int:
-    """The entries of a task's update, its weight included."""
+    """The number of entries of a task's update, including its weight."""
     return sum(size.values()) + 1
 
 
 def update_to_vector(task: FederatedTask[State], update: Update) -> LongArray:
-    """What a device masks, rounded as the plain sum rounds it; an update out of bounds is refused."""
+    """The vector that a device masks, rounded exactly as in a plain sum; an update out of bounds is refused."""
     own = Total.zero(task.size, task.bits)
     own.add(update, task.bounds)
     return np.concatenate([*own.arrays.values(), np.array([own.weight], np.int64)])
 
 
 def total_from_sum(task: FederatedTask[State], found: SecureSum) -> Total:
-    """The integers of the plain sum; refused if devices within the bounds cannot have made them."""
+    """The same integers as the plain sum; refused if devices within the bounds cannot have made them."""
     ends = np.cumsum(list(task.size.values()))
     *parts, (weight,) = np.split(found.vector, ends)
     total = Total(task.bits, dict(zip(task.size, parts, strict=True)), int(weight), len(found.devices))
@@ -32,5 +32,5 @@ def total_from_sum(task: FederatedTask[State], found: SecureSum) -> Total:
 
 
 def round_digest(job: str, round_number: int, broadcast: str) -> bytes:
-    """What a masked round is about: the digests of its job and of what the server broadcasts, and its number."""
+    """A digest of what a masked round computes: its job, its number and its broadcast."""
     return hashlib.sha256(f"{job} {round_number} {broadcast}".encode()).digest()

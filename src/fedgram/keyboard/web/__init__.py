@@ -1,1 +1,1 @@
-"""The keyboard in a browser: JavaScript modules that read `lm.fgram` and decode typing, and the page around them."""
+"""The keyboard in a browser: JavaScript modules that read `lm.fgram` and decode typing, and their page."""

@@ -1,7 +1,7 @@
-"""The server of the web keyboard: a handful of files and the models, nothing else, and nothing comes back.
+"""The server of the web keyboard: it serves a few static files and the models, and receives nothing.
 
-The page does all its work itself. The Content-Security-Policy lets it load from its own origin only, so that no text
-can leave it.
+The page does all the work. Its Content-Security-Policy allows it to load from its own origin only, so that no text can
+leave it.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ HEADERS = {
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """The files' names, with as many of their folders as tell them apart.
+    """The names of files, with as many of their parent folders as are needed to make them distinct.
 
     >>> names_of([Path("a/en/lm.fgram"), Path("b/en/lm.fgram")])
     ['a/en/lm.fgram', 'b/en/lm.fgram']
@@ -42,7 +42,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def make_app(models: Sequence[str | Path]) -> Any:
-    """The application that serves one or two packed models, checked here, with the page."""
+    """The application that serves the page and one or two packed models, which are opened here to check them."""
     try:
         from starlette.applications import Starlette
         from starlette.requests import Request
@@ -51,7 +51,7 @@ def make_app(models: Sequence[str | Path]) -> Any:
     except ImportError:
         raise MissingDependencyError("the web keyboard", "keyboard") from None
     if not 1 <= len(models) <= 2:
-        raise FedgramError("the web keyboard takes one model, or two to compare")
+        raise FedgramError(f"the web keyboard takes one model, or two to compare, not {len(models)}")
     paths = [open_model(path).path for path in models]
     listed = [
         {"name": name, "url": f"models/{i}.fgram", "bytes": path.stat().st_size}

@@ -1,11 +1,13 @@
-"""The inner functions of `neural/explicit_step.py` as GPU kernels in Triton; see there for what they compute.
+"""The inner functions of `neural/explicit_step.py`, their reference, as GPU kernels in Triton.
 
-Softmax: one kernel goes over the vocabulary with a running maximum, as attention does, and yields log Σ exp and p·E
-without storing p; a second goes over it again, rebuilds p tile by tile, and subtracts pᵀ·h from the embedding where it
-lies; the rows of the targets are added to afterwards. So a step reads the embedding twice and writes it once. Layer
-norms and gates: one program a row, everything between two matrix products in registers. Rows of memory are a multiple
-of 16 numbers apart, since a load of 16 bytes must begin where 16 bytes do. No atomics: the same input gives the same
-bits.
+Every function here has the name and the arguments of its reference, and launches kernels:
+
+    softmax_step, subtract_rows                       `neural/gpu/softmax.py`
+    gates_forward, gates_backward, vector_gradients   `neural/gpu/cell.py`
+    multiply, spread, add_changes, change_squares     `neural/gpu/stacks.py`
+
+A step reads the embedding twice and writes it once. Rows of memory begin at multiples of 16 numbers (`wide`), because a
+load of 16 bytes must begin at a multiple of 16 bytes. There are no atomics, so the same input gives the same bits.
 """
 
 import torch
@@ -14,25 +16,18 @@ from torch import Tensor
 
 from fedgram.neural.cell import Weights
 from fedgram.neural.gpu.cell import gates_backward_kernel, gates_forward_kernel, vector_gradients_kernel
-from fedgram.neural.gpu.softmax import (
-    add_changes_kernel,
-    attend_kernel,
-    change_squares_kernel,
-    multiply_kernel,
-    spread_kernel,
-    step_kernel,
-    subtract_rows_kernel,
-)
+from fedgram.neural.gpu.softmax import attend_kernel, step_kernel, subtract_rows_kernel
+from fedgram.neural.gpu.stacks import add_changes_kernel, change_squares_kernel, multiply_kernel, spread_kernel
 
-PRECISION = "bf16"  # of the softmax's products: bf16, tf32 or ieee; sums are always in single precision
-_TILE = 128 * 128  # positions × width of the embedding that the softmax keeps at hand
-_WORDS = 64
+PRECISION = "bf16"  # of the kernels' products: bf16, tf32 or ieee; sums are always in single precision
+_TILE = 128 * 128  # positions × width of a tile of the softmax
+_WORDS = 64  # of a tile of the softmax
 _PROGRAMS = 1024  # enough to fill a GPU
-_ATTEND = {"STAGES": 3, "num_warps": 8, "maxnreg": 128}  # two programs a multiprocessor, with next to no spills
+_ATTEND = {"STAGES": 3, "num_warps": 8, "maxnreg": 128}  # two programs per multiprocessor, with almost no spills
 
 
 def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """As `explicit_step.softmax_step`."""
+    """As `explicit_step.softmax_step`; `neural/gpu/softmax.py` has the formulas and explains the names."""
     clients, size, width = embedding.shape
     h, targets, share = h.contiguous(), targets.contiguous(), share.contiguous()
     positions = h.shape[1]
@@ -51,17 +46,17 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
     )  # fmt: skip
     peak = largest.amax(dim=1)
     part = (largest - peak.unsqueeze(1)).exp()
-    normalizer = (part * total).sum(dim=1)
-    level = peak + normalizer.log()
+    normalizer = (part * total).sum(dim=1)  # Z / exp(peak)
+    log_normalizer = peak + normalizer.log()  # log Z
     at = targets.clamp(min=0)
     rows = torch.arange(clients, device=h.device).unsqueeze(1)
     wanted = embedding[rows, at]
-    loss = level - (h * wanted).sum(dim=-1) - bias[rows, at]
+    loss = log_normalizer - (h * wanted).sum(dim=-1) - bias[rows, at]
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
     whole, more = _parts(positions) if positions <= 128 else (128, 0)
     step_kernel[clients, splits](
-        operand, embedding, bias, level - share.log(), positions, size, span, width,
+        operand, embedding, bias, log_normalizer - share.log(), positions, size, span, width,
         TILES=triton.cdiv(positions, 128), POSITIONS=whole, MORE=more, **sizes, num_warps=4 if width <= 128 else 8,
     )  # fmt: skip
     _subtract(embedding, bias, at, h, -share)
@@ -69,7 +64,7 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
 
 
 def _parts(n: int) -> tuple[int, int]:
-    """The sizes of one or two tiles that hold n with little to spare: powers of two of at least 16, or 0."""
+    """The sides of one or two tiles that hold n with little padding: powers of two of at least 16, or 0."""
     whole = max(16, triton.next_power_of_2(n))
     half, rest = whole // 2, max(16, triton.next_power_of_2(n - whole // 2))
     return (half, rest) if half >= 16 and half + rest < whole else (whole, 0)
@@ -81,7 +76,7 @@ def subtract_rows(embedding: Tensor, words: Tensor, dx: Tensor) -> None:
 
 
 def _subtract(embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor, scale: Tensor | None) -> None:
-    """Subtract scale·dx from the embeddings of words, and the scale from their biases."""
+    """Subtract scale·dx from the embeddings of words, and the scale from their biases; None: no scale, no biases."""
     clients, size, width = embedding.shape
     subtract_rows_kernel[clients, words.shape[1]](
         embedding, bias, words.contiguous(), dx.contiguous(), scale, words.shape[1], size, width,
@@ -90,12 +85,12 @@ def _subtract(embedding: Tensor, bias: Tensor | None, words: Tensor, dx: Tensor,
 
 
 def room(like: Tensor, *size: int) -> Tensor:
-    """As `explicit_step.room`: rows begin where wide loads may, and what lies between them is anybody's."""
+    """As `explicit_step.room`; rows begin at multiples of 16 numbers, and the gaps between them may be overwritten."""
     return like.new_empty(*size[:-1], wide(size[-1]))[..., : size[-1]]
 
 
 def prepare(weight: Tensor) -> Tensor:
-    """As `explicit_step.prepare`: in half the bytes, rows beginning where wide loads may, with zeros between them."""
+    """As `explicit_step.prepare`; in bf16, rows begin at multiples of 16 numbers, with zeros between them."""
     if PRECISION != "bf16":
         return weight
     clients, inner, outer = weight.shape
@@ -105,12 +100,12 @@ def prepare(weight: Tensor) -> Tensor:
 
 
 def wide(size: int) -> int:
-    """The length of rows of memory that begin where wide loads may."""
+    """The distance of rows of this size in memory: the next multiple of 16."""
     return -(-size // 16) * 16
 
 
 def _reach(x: Tensor) -> int:
-    """How far the rows of a matrix that `room` or `prepare` gave may be read and written."""
+    """The length up to which rows may be read and written; more than their own if `room` or `prepare` made them."""
     length, row = wide(x.shape[-1]), x.stride(-2)
     return length if row % 16 == 0 and row >= length else x.shape[-1]
 
@@ -118,7 +113,7 @@ def _reach(x: Tensor) -> int:
 def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
     """As `explicit_step.multiply`."""
     clients, rows, inner = x.shape
-    outer, along = weight.shape[2], weight.stride(2) == 1  # else it is transposed
+    outer, along = weight.shape[2], weight.stride(2) == 1  # otherwise the weight is transposed
     width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
     if along and outer <= 128 and clients <= 64:  # few programs: shorter loops in more of them
         width, column = 128, 32
@@ -177,23 +172,23 @@ def _vectors(layer: Weights) -> tuple[Tensor, ...]:
     return tuple(layer[name] for name in _VECTORS)
 
 
-_ROWS_AT_ONCE, _FEW_ROWS = 2048, 640  # rows of gates that keep a GPU busy, and so few that they cannot
+_ROWS_AT_ONCE, _FEW_ROWS = 2048, 640  # rows of gates that keep a GPU busy, and a number that is too few for that
 
 
 def _block(hidden: int, rows: int) -> dict[str, int]:
-    """A row's tile: of many rows each gets few warps, so that sums along it stay within one; few rows get more."""
+    """BLOCK and warps of a row's program: one warp, whose sums need no exchange, or more where there are few rows."""
     block = triton.next_power_of_2(hidden)
     return {"BLOCK": block, "num_warps": max(4 if rows < _FEW_ROWS else 1, block // 1024)}
 
 
 def spread(stack: Tensor, start: Tensor) -> None:
-    """Put every client's weights at the start."""
+    """Set every client's weights to `start`."""
     size = start.numel()
     spread_kernel[(triton.cdiv(size, 1024),)](stack, start.contiguous(), len(stack), size, BLOCK=1024)
 
 
 def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, scale: float) -> None:
-    """Add factor·(stack − start) of all clients to a total in fixed point; a factor of 0 leaves a client out."""
+    """Add factor·(stack − start) of all clients to `total`, in fixed point; a factor of 0 leaves a client out."""
     clients, size = stack.shape
     add_changes_kernel[(triton.cdiv(size, 256),)](
         total, stack, start, factor.double(), clients, size, scale, CLIENTS=8, BLOCK=256
@@ -201,7 +196,7 @@ def add_changes(total: Tensor, stack: Tensor, start: Tensor, factor: Tensor, sca
 
 
 def change_squares(stack: Tensor, start: Tensor) -> Tensor:
-    """By client, the sum of its squared changes (stack − start)²."""
+    """The sum of (stack − start)² for each client."""
     clients, size = stack.shape
     parts = triton.cdiv(size, 32 * 1024)
     square = stack.new_empty(clients, parts)

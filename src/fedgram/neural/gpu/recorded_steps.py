@@ -1,13 +1,16 @@
-"""Steps of gradient descent on a GPU, recorded once and played back.
+"""Steps of gradient descent on a GPU as CUDA graphs.
 
-A step of `explicit_step.descend` is a few hundred kernels. When few clients are left they run faster than they can be
-launched one by one, so a step is recorded as a CUDA graph for each number of clients, rounded up, and launched as one.
-What a graph reads and writes lies in fixed places: the stack of weights, one batch a client, the rate and the losses.
-They are kept, with the graphs, between calls, as long as these fit. Clients that round a number up have empty batches,
-which leave their weights alone.
+The reference is the loop over steps in `local_training.train_clients`, with `explicit_step.descend`.
 
-A few clients have many more batches than the others, and keep the GPU half idle for long. An event says when most are
-done, so that their weights can be used meanwhile.
+A step launches a few hundred kernels. With few clients, kernels finish faster than they can be launched one by one. So
+a step is captured as a CUDA graph, which is launched as a whole. There is one graph per number of clients, rounded up;
+the additional clients have empty batches, which leave their weights unchanged.
+
+A graph reads and writes fixed buffers: the stack of weights, one batch per client, the learning rate and the losses.
+The buffers and graphs are kept between calls, as long as the next clients fit into them.
+
+A few clients have many more batches than the others, and do not keep the GPU busy alone. An event marks the moment when
+most clients have finished, so that the caller can use their weights while the others still train.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +31,7 @@ _kept: "RecordedSteps | None" = None
 
 
 class Recorded(NamedTuple):
-    """The clients' weights and summed losses; those from `first` on are done when `early` has come."""
+    """The clients' weights and summed losses; clients from `first` on have finished when the event `early` occurs."""
 
     weights: Weights
     loss: Tensor
@@ -39,14 +42,14 @@ class Recorded(NamedTuple):
 def recorded_steps(
     shape: ModelShape, start: Weights, words: Tensor, targets: Tensor, active: Sequence[int], rate: float
 ) -> Recorded:
-    """Train clients on [steps, clients, length, rows], of which the first `active[t]` have a step t.
+    """Train clients on [steps, clients, length, rows]; the first `active[t]` clients take part in step t.
 
-    The result stands until the next call.
+    The next call overwrites the result.
     """
     global _kept
     _, clients, length, rows = words.shape
     if _kept is None or not _kept.fits(shape, start, clients, length, rows):
-        _kept = None  # before another takes its memory
+        _kept = None  # frees its memory first
         _kept = RecordedSteps(shape, start, clients, length, rows)
     _kept.begin(start, rate)
     most, early = len(active) // 4, torch.cuda.Event()
@@ -59,26 +62,27 @@ def recorded_steps(
 
 
 class RecordedSteps:
-    """The fixed places for up to so many clients, and the graphs recorded so far."""
+    """The buffers for a number of clients, and the graphs captured so far."""
 
     def __init__(self, shape: ModelShape, start: Weights, clients: int, length: int, rows: int) -> None:
         self.shape, self.capacity = shape, clients
-        place = start["embedding"].device
+        torch_device = start["embedding"].device
         self.stack = {name: w.expand(self.capacity, *w.shape).clone() for name, w in start.items()}
-        self.words = torch.full((self.capacity, length, rows), BOS, dtype=torch.int64, device=place)
+        self.words = torch.full((self.capacity, length, rows), BOS, dtype=torch.int64, device=torch_device)
         self.targets = torch.full_like(self.words, NOTHING)
-        self.loss, self.rate = torch.zeros(self.capacity, device=place), torch.zeros(1, device=place)
+        self.loss = torch.zeros(self.capacity, device=torch_device)
+        self.rate = torch.zeros(1, device=torch_device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._memory = torch.cuda.graph_pool_handle()
 
     def fits(self, shape: ModelShape, start: Weights, clients: int, length: int, rows: int) -> bool:
-        """Whether such clients can be trained here."""
+        """Whether these buffers can hold such clients."""
         _, own_length, own_rows = self.words.shape
         same = shape == self.shape and start["embedding"].device == self.loss.device and rows == own_rows
         return same and clients <= self.capacity and length <= own_length
 
     def begin(self, start: Weights, rate: float) -> None:
-        """Put every client at the start."""
+        """Set every client's weights to `start`."""
         for name, w in start.items():
             kernels.spread(self.stack[name], w)
         self.loss.zero_()
@@ -89,20 +93,20 @@ class RecordedSteps:
         to = 8 if n <= 128 else 16 if n <= 256 else 32
         clients, length = min(-(-n // to) * to, self.capacity), words.shape[1]
         graph = self._graphs.get(clients) or self._record(clients)
-        for place, own, nothing in ((self.words, words, BOS), (self.targets, targets, NOTHING)):
-            place[:n, :length] = own[:n]
-            place[:n, length:] = nothing
-            place[n:clients] = nothing
+        for buffer, own, padding in ((self.words, words, BOS), (self.targets, targets, NOTHING)):
+            buffer[:n, :length] = own[:n]
+            buffer[:n, length:] = padding
+            buffer[n:clients] = padding
         graph.replay()
 
     def _record(self, clients: int) -> torch.cuda.CUDAGraph:
-        """Capture a step as a CUDA graph; batches are empty meanwhile, so that the warm-up run changes no weights."""
+        """Capture a step as a CUDA graph. The batches are empty meanwhile, so the warm-up run changes no weights."""
         self.words.fill_(BOS)
         self.targets.fill_(NOTHING)
         self._descend(clients)
         torch.cuda.synchronize()
         graph = self._graphs[clients] = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):  # others may allocate
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):  # other threads allocate
             self._descend(clients)
         return graph
 
@@ -110,7 +114,7 @@ class RecordedSteps:
     def _descend(self, clients: int) -> None:
         own = {name: w[:clients] for name, w in self.stack.items()}
         batch = self.words[:clients], self.targets[:clients]
-        with _tf32():  # of the products that are torch's; those of the kernels are in bf16
+        with _tf32():  # for torch's own products; those of the kernels are in bf16
             self.loss[:clients] += explicit_step.descend(self.shape, own, *batch, self.rate, kernels)
 
 

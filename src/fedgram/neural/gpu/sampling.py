@@ -1,8 +1,16 @@
-"""Sampling a recurrent network on a GPU, with Triton kernels for what `neural/sampling.py` does in tensor operations.
+"""Sampling a recurrent network on a GPU with Triton kernels.
 
-Products are taken in TF32, tile by tile, so that a row's numbers do not depend on the rows beside it, and tiles need
-not be filled. A row's softmax, entropy, fixed-point probabilities and their running sums are one kernel that reads the
-scores once and writes over them; drawing looks at the running sums and at one block of labels.
+    KernelDecoder.step   reference: `decoder.RecurrentDecoder.step`, for a CIFG cell without groups
+    draw_in_kernels      reference: `drawing.draw_in_tensors`
+    uniforms             reference: `core.random.uniform_at`
+
+Products are in TF32, tile by tile. The numbers of a row do not depend on the rows beside it, so tiles need not be
+filled up. One kernel computes a row's softmax, entropy, fixed-point probabilities and their cumulative sums: it reads
+the scores once and overwrites them. Drawing reads the cumulative sums and one block of labels.
+
+Rows of memory are a multiple of 16 numbers long. Labels are divided into blocks of `_BLOCK`. In kernels, a name that
+ends in `_at` is a pointer to an array, `stride` is the distance between its rows, and names in capitals are known when
+the kernel is compiled: they are the sides of tiles.
 """
 
 from functools import cached_property
@@ -13,25 +21,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedgram.neural.cell import State
+from fedgram.neural.decoder import RecurrentDecoder
+from fedgram.neural.drawing import Drawn
 from fedgram.neural.gpu.kernels import gates_forward, wide
 from fedgram.neural.network import Network
-from fedgram.neural.sampling import Drawn, RecurrentDecoder, State
 
 _BLOCK = 256
 _MOST_LABELS = 1 << 16  # that one program can hold
-_SCALE = tl.constexpr(2.0**34)
+_SCALE = tl.constexpr(2.0**34)  # core.fixed_point.SCALE
 _WHOLE = tl.constexpr(8388608.0)  # 2²³: adding and subtracting it rounds to whole numbers, halves to even
 
 
 class KernelDecoder(RecurrentDecoder):
-    """A CIFG network without groups. Rows of memory are a multiple of 16 numbers long, with zeros behind the last."""
+    """A CIFG network without groups; rows of its state and weights are padded with zeros."""
 
     fills_tiles = False
 
-    def __init__(self, network: Network, device: torch.device) -> None:
-        super().__init__(network, device)
+    def __init__(self, network: Network, torch_device: torch.device) -> None:
+        super().__init__(network, torch_device)
         self.can_draw = self.labels <= _MOST_LABELS
-        self._keep: Tensor = torch.ones(0, device=device)
+        self._keep: Tensor = torch.ones(0, device=torch_device)
         self._products = [
             {name: _columns(layer[name].squeeze(0)) for name in ("input", "recurrent", "projection")}
             for layer in self.layers
@@ -40,12 +50,12 @@ class KernelDecoder(RecurrentDecoder):
     def initial(self, rows: int) -> State:
         """Zeros: (r, c) of each layer."""
         sizes = (wide(self.shape.embedding), wide(self.shape.hidden)) * self.shape.layers
-        return tuple(torch.zeros(rows, size, device=self.device) for size in sizes)
+        return tuple(torch.zeros(rows, size, device=self.torch_device) for size in sizes)
 
     def step(self, state: State, labels: Tensor) -> tuple[State, Tensor]:
         """One step of every layer."""
         if len(self._keep) < len(labels):
-            self._keep = torch.ones(len(labels), device=self.device)
+            self._keep = torch.ones(len(labels), device=self.torch_device)
         x, after = self._embedding[labels], []
         for k in range(self.shape.layers):
             r, c = self._cell(k, x, state[2 * k], state[2 * k + 1])
@@ -67,7 +77,7 @@ class KernelDecoder(RecurrentDecoder):
 
 
 def _columns(weight: Tensor) -> Tensor:
-    """A matrix by its columns, each of which becomes a row of memory."""
+    """The transpose of a matrix: each column becomes a row of memory."""
     inner, outer = weight.shape
     columns = weight.new_zeros(outer, wide(inner))
     columns[:, :inner] = weight.t()
@@ -75,7 +85,7 @@ def _columns(weight: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, columns: Tensor, bias: Tensor | None = None, *, align: int = 16) -> Tensor:
-    """x·W + b, where W is given by its columns; rows of the result are a multiple of `align` numbers long."""
+    """x·W + b, where `columns` is the transpose of W; rows of the result are a multiple of `align` numbers long."""
     (rows, inner), outer = x.shape, len(columns)
     out = x.new_empty(rows, triton.cdiv(outer, align) * align)
     _linear_kernel[triton.cdiv(rows, 128), triton.cdiv(out.shape[1], 128)](
@@ -85,8 +95,8 @@ def linear(x: Tensor, columns: Tensor, bias: Tensor | None = None, *, align: int
     return out
 
 
-def draw_in_kernels(scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None) -> Drawn:
-    """As `sampling.draw_in_tensors`; the scores, which a `KernelDecoder` made, turn into the probabilities."""
+def draw_in_kernels(scores: Tensor, row: Tensor, u: Tensor, known: Tensor | None) -> Drawn:
+    """As `drawing.draw_in_tensors`, from the scores of a `KernelDecoder`; the probabilities overwrite them."""
     (rows, labels), stride = scores.shape, scores.stride(0)
     blocks = triton.next_power_of_2(triton.cdiv(labels, _BLOCK))
     until = torch.empty(rows, blocks, dtype=torch.float64, device=scores.device)
@@ -94,19 +104,19 @@ def draw_in_kernels(scores: Tensor, row: Tensor, u: Tensor, given: Tensor | None
     _distribute_kernel[(rows,)](
         scores, until, entropy, labels, stride, BLOCKS=blocks, BLOCK=_BLOCK, num_warps=max(1, min(16, blocks // 8))
     )
-    if given is not None:
-        return given, entropy, None, scores
+    if known is not None:
+        return Drawn(known, entropy, None, scores)
     label = torch.empty_like(row)
     _draw_kernel[(len(row),)](scores, until, row, u, label, labels, stride, BLOCKS=blocks, BLOCK=_BLOCK, num_warps=1)
-    return label, entropy, None, scores
+    return Drawn(label, entropy, None, scores)
 
 
-def uniforms(key: np.uint64, first: int, alive: Tensor, position: Tensor) -> Tensor:
-    """`core.random.uniform_at` of samples `first + alive` at their positions."""
-    u = torch.empty(len(alive), dtype=torch.float64, device=alive.device)
-    bits = int(key.astype(np.int64))  # a signed number has one type whatever its size
-    _uniform_kernel[(triton.cdiv(len(alive), 256),)](
-        torch.tensor([bits], device=alive.device), alive, position, u, len(alive), first, BLOCK=256
+def uniforms(key: np.uint64, first: int, sample: Tensor, position: Tensor) -> Tensor:
+    """`core.random.uniform_at` of the samples `first + sample` at their positions."""
+    u = torch.empty(len(sample), dtype=torch.float64, device=sample.device)
+    bits = int(key.astype(np.int64))  # a signed number has the same type whatever its size
+    _uniform_kernel[(triton.cdiv(len(sample), 256),)](
+        torch.tensor([bits], device=sample.device), sample, position, u, len(sample), first, BLOCK=256
     )
     return u
 
@@ -116,7 +126,10 @@ def _linear_kernel(
     x_at, columns_at, bias_at, out_at, rows, inner, outer, stride,
     BIASED: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
-    """Columns of W are rows of memory: so the tensor cores want them in TF32, and they are loaded in wide pieces."""
+    """Write x·W + b. One program per (tile of rows, tile of columns).
+
+    Columns of W are rows of memory: the tensor cores need this order for TF32, and it allows loads of 16 bytes.
+    """
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     total = tl.zeros((ROWS, OUTER), tl.float32)
@@ -134,14 +147,18 @@ def _linear_kernel(
 
 @triton.jit
 def _distribute_kernel(scores_at, until_at, entropy_at, labels, stride, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """A program a row: probabilities in fixed point over the scores, and their sums up to each block's end."""
+    """Replace the scores of a row by its probabilities in fixed point; write its entropy and cumulative sums.
+
+    `until` are the sums up to the end of each block of labels. Reference: the first half of `drawing.draw_in_tensors`.
+    One program per row.
+    """
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     x = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     score = tl.load(scores_at + row * stride + x, x < labels, -1e30)
     score -= tl.max(score)
     p = tl.exp(score)
-    mean = tl.sum(p * score)  # before the other sum, so that scores and probabilities need not be kept side by side
+    mean = tl.sum(p * score)  # before the sum of p, so that scores and probabilities are not kept at the same time
     z = tl.sum(p)
     tl.store(entropy_at + row, (tl.log(z) - mean / z).to(tl.float64))
     p *= _SCALE / z
@@ -153,7 +170,11 @@ def _distribute_kernel(scores_at, until_at, entropy_at, labels, stride, BLOCKS: 
 
 @triton.jit
 def _draw_kernel(fixed_at, until_at, row_at, u_at, label_at, labels, stride, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """A program a sample. Sums of whole numbers below 2⁵³ are exact in double precision."""
+    """Write the label of a sample. One program per sample.
+
+    Reference: the second half of `drawing.draw_in_tensors`. Sums of whole numbers below 2⁵³ are exact in double
+    precision.
+    """
     i = tl.program_id(0)
     row = tl.load(row_at + i)
     block = tl.arange(0, BLOCKS)
@@ -168,10 +189,13 @@ def _draw_kernel(fixed_at, until_at, row_at, u_at, label_at, labels, stride, BLO
 
 
 @triton.jit(do_not_specialize=["count", "first"])
-def _uniform_kernel(key_at, alive_at, position_at, u_at, count, first, BLOCK: tl.constexpr):
-    """Philox 4×64-10 with the counter (position / 4, sample, 0, 0) and the key (key, 0)."""
+def _uniform_kernel(key_at, sample_at, position_at, u_at, count, first, BLOCK: tl.constexpr):
+    """Philox 4×64-10 with the counter (position / 4, sample, 0, 0) and the key (key, 0).
+
+    Reference: `core.random.uniform_at`. One program per BLOCK samples.
+    """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    sample = tl.load(alive_at + i, i < count, 0) + first
+    sample = tl.load(sample_at + i, i < count, 0) + first
     position = tl.load(position_at + i, i < count, 0)
     zero = (sample * 0).to(tl.uint64)
     c0, c1, c2, c3 = (position >> 2).to(tl.uint64), sample.to(tl.uint64), zero, zero

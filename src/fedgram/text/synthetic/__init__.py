@@ -1,1 +1,1 @@
-"""Generated typists: phrase grammars, and people who type from them."""
+"""Synthetic users: phrase grammars, and typists who type sentences from them."""

@@ -1,18 +1,19 @@
-"""Phrase grammars: small weighted grammars of everyday messages, written by hand, whose probabilities are known.
+"""Phrase grammars: small hand-written weighted grammars of everyday messages, with known probabilities.
 
-A grammar file is UTF-8 text, line by line:
+A grammar file is UTF-8 text:
 
     # a comment
-    topic food 1.5                      the lines below are sentences of this topic, which has this weight
+    topic food 1.5                      the lines below are sentences of this topic, which has the weight 1.5
     2* let's get {meal} [with {person}] tonight
     set meal                            the lines below are alternatives, separated by ` | `
     pizza | 3* tacos | ~
 
-`{name}` is one alternative of a set, `[…]` stands there half of the time, `2*` makes an alternative twice as likely,
-`~` is empty. Sets may use sets, but no set itself. Words carry their own capitals, but not that of the sentence start.
+`{name}` is one alternative of a set, `[…]` is present with probability 1/2, `2*` makes an alternative twice as likely,
+and `~` is empty. A set may use other sets, but not itself. Words have their own capitals, but not the capital of the
+sentence start.
 
-A compiled grammar is arrays: alternatives of a nonterminal, symbols of an alternative. A symbol ≥ 0 is a word, a
-symbol s < 0 is the nonterminal −1 − s.
+A compiled grammar is stored in arrays: the alternatives of each nonterminal and the symbols of each alternative. A
+symbol s ≥ 0 is a word; a symbol s < 0 is the nonterminal −1 − s.
 """
 
 import re
@@ -48,14 +49,14 @@ class Grammar:
     symbol: IntArray
 
     def sentences(self, topics: IntArray, key: np.uint64, first: int = 0) -> Ragged:
-        """One sentence for each topic given, as ids of `words`; sentence i depends on the key and first + i alone."""
+        """One sentence per topic, as ids of `words`; sentence i depends only on its topic, the key and first + i."""
         values, offsets = _expand(
             topics, self.first_alternative, self.cumulative, self.first_symbol, self.symbol, key, first
         )
         return Ragged(values, offsets)
 
     def log_prob(self, sentence: Sequence[str], topic_share: FloatArray | None = None) -> float:
-        """The log-probability of a sentence under the mixture of topics, over all ways to derive it; −inf for none."""
+        """The log-probability of a sentence under the mixture of topics, over all its derivations; −inf without any."""
         ids = [self._index().get(word, -1) for word in sentence]
         share = self.topic_share if topic_share is None else topic_share
         reach: dict[tuple[int, int], dict[int, float]] = {}
@@ -68,7 +69,7 @@ class Grammar:
     def _inside(
         self, nonterminal: int, begin: int, ids: list[int], reach: dict[tuple[int, int], dict[int, float]]
     ) -> dict[int, float]:
-        """Where a derivation of the nonterminal that begins at `begin` may end, with its probability."""
+        """The possible ends of a derivation of the nonterminal that starts at `begin`, with their probabilities."""
         if (nonterminal, begin) in reach:
             return reach[nonterminal, begin]
         ends: dict[int, float] = {}
@@ -132,15 +133,15 @@ def _expand(
 
 
 def load_grammar(language: str) -> Grammar:
-    """The grammar of a language that comes with the package."""
+    """The grammar of a language that is part of the package."""
     if language not in LANGUAGES:
-        raise FedgramError(f"no grammar for {language!r}; choose one of {', '.join(LANGUAGES)}")
+        raise FedgramError(f"no grammar for the language {language!r}; choose one of {', '.join(LANGUAGES)}")
     source = files("fedgram.text.synthetic") / "phrases" / f"{language}.grammar"
     return parse_grammar(source.read_text("utf-8"), f"{language}.grammar")
 
 
 def parse_grammar(text: str, name: str | Path = "grammar") -> Grammar:
-    """Compile a grammar, refusing what is undefined, circular or malformed, with its line."""
+    """Compile a grammar. Undefined sets, cycles and malformed lines are refused."""
     rules, shares = _read_rules(text, name)
     _refuse_cycles(rules, name)
     ordered = [*shares, *(rule for rule in rules if rule not in shares)]
@@ -154,7 +155,7 @@ Rules = dict[str, list[tuple[float, str]]]
 
 
 def _read_rules(text: str, name: str | Path) -> tuple[Rules, dict[str, float]]:
-    """Alternatives by set (and by `topic NAME`), and the weights of the topics."""
+    """The alternatives of each set and of each `topic NAME`, and the weights of the topics."""
     rules: Rules = {}
     shares: dict[str, float] = {}
     current: list[tuple[float, str]] | None = None
@@ -174,9 +175,9 @@ def _read_rules(text: str, name: str | Path) -> tuple[Rules, dict[str, float]]:
                 shares[key] = float(directive[3])
             continue
         if current is None:
-            raise InputError(name, "a phrase stands before the first topic or set", line=number)
+            raise InputError(name, "a phrase is before the first topic or set", line=number)
         if re.search(r"[\[\]{}]", re.sub(r"\{\w+\}|\[[^\[\]]*\]", "", re.sub(r"\{\w+\}", "", line))):
-            raise InputError(name, "a bracket is not closed, or stands in another", line=number)
+            raise InputError(name, "a bracket is not closed, or is inside another", line=number)
         for alternative in line.split(" | ") if splits else [line]:
             weight = _WEIGHT.match(alternative.strip() + " ")
             body = alternative.strip()[weight.end() :] if weight else alternative.strip()

@@ -1,4 +1,4 @@
-"""The short way of a round's requests: what is right is answered, and everything else goes Flower's own way."""
+"""The fast path: valid requests of a round are answered, and everything else takes Flower's normal path."""
 
 import asyncio
 import base64
@@ -21,14 +21,14 @@ from flwr.proto.run_pb2 import GetRunRequest
 from fedgram.core.errors import FedgramError
 from fedgram.deployment.flower import fast_path
 from fedgram.deployment.flower.admitted import is_remembered, remember, restore
-from fedgram.deployment.flower.fast_path import ShortWay
+from fedgram.deployment.flower.fast_path import FastPath
 from fedgram.deployment.keys import read_private_key, read_public_key, write_device_key
 
 PULL, BEAT = "/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat"
 
 
 class Link:
-    """A SuperLink's state with one device, behind the short way; what takes the long way is noted."""
+    """A SuperLink's state with one device, behind the fast path; `passed_on` has what took the normal path."""
 
     def __init__(self, folder: Path) -> None:
         from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
@@ -42,15 +42,15 @@ class Link:
         self.state: Any = factory.state()
         assert restore(folder, self.state, 30.0) == 1
         self.app = type("App", (), {"state": type("State", (), {"linkstate_factory": factory})})
-        self.long: list[tuple[str, bytes]] = []
-        self.way = ShortWay(self._long)
+        self.passed_on: list[tuple[str, bytes]] = []
+        self.fast_path = FastPath(self._normal)
 
-    async def _long(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _normal(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
         while more:
             event = await receive()
             body, more = body + event.get("body", b""), event.get("more_body", False)
-        self.long.append((scope["path"], body))
+        self.passed_on.append((scope["path"], body))
         await send({"type": "http.response.start", "status": 401, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -85,7 +85,7 @@ class Link:
             sent.append(event)
 
         scope = {"type": "http", "method": method, "path": path, "headers": headers, "app": self.app}
-        asyncio.run(self.way(scope, receive, send))
+        asyncio.run(self.fast_path(scope, receive, send))
         return sent[0]["status"], b"".join(event["body"] for event in sent[1:])
 
 
@@ -93,7 +93,7 @@ class Link:
 def link(tmp_path: Path) -> Iterator[Link]:
     made = Link(tmp_path)
     yield made
-    made.way.close()
+    made.fast_path.close()
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -105,7 +105,7 @@ def test_a_device_that_is_known_is_answered_at_once(link: Link, parts: int) -> N
     beat = SendNodeHeartbeatRequest(node=Node(node_id=77), heartbeat_interval=30).SerializeToString()
     status, body = link.post(BEAT, beat, link.headers(), parts)
     assert SendNodeHeartbeatResponse.FromString(body).success
-    assert not link.long
+    assert not link.passed_on
 
 
 def test_of_a_run_from_before_a_crash_a_device_is_told_that_it_has_ended(link: Link) -> None:
@@ -121,7 +121,7 @@ def test_of_a_run_from_before_a_crash_a_device_is_told_that_it_has_ended(link: L
     }
     for path, message in requests.items():
         assert link.post(f"/v1/fleet/{path}", message.SerializeToString(), link.headers())[0] == 403, path
-    assert not link.long
+    assert not link.passed_on
     stranger = GetRunRequest(node=Node(node_id=78), run_id=5).SerializeToString()
     assert link.post("/v1/fleet/get-run", stranger, link.headers())[0] == 401
 
@@ -147,26 +147,26 @@ Headers = Callable[[Link], list[tuple[bytes, bytes]]]
         (lambda link: [*link.headers(), (b"content-type", b"application/json")], 77),
     ],
 )  # fmt: skip
-def test_whoever_is_not_known_goes_the_long_way_with_the_same_bytes(link: Link, headers: Headers, node: int) -> None:
+def test_an_unknown_sender_takes_the_normal_path_with_the_same_bytes(link: Link, headers: Headers, node: int) -> None:
     body = PullMessagesRequest(node=Node(node_id=node)).SerializeToString()
     assert link.post(PULL, body, headers(link), parts=2)[0] == 401
-    assert link.long == [(PULL, body)]
+    assert link.passed_on == [(PULL, body)]
 
 
-def test_nonsense_and_other_requests_go_the_long_way(link: Link) -> None:
+def test_nonsense_and_other_requests_take_the_normal_path(link: Link) -> None:
     for path, body, method in ((PULL, b"\xff" * 9, "POST"), (PULL, b"", "GET"), ("/v1/control/stop-run", b"", "POST")):
         assert link.post(path, body, link.headers(), method=method)[0] == 401
-    assert [path for path, _ in link.long] == [PULL, PULL, "/v1/control/stop-run"]
+    assert [path for path, _ in link.passed_on] == [PULL, PULL, "/v1/control/stop-run"]
 
 
 def test_of_a_large_request_no_more_is_gathered(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The long way gets all of it; a request that is as large as may be is answered."""
+    """The normal path gets all of it; a request of the largest size allowed is answered."""
     body = PullMessagesRequest(node=Node(node_id=77)).SerializeToString()
-    monkeypatch.setattr(fast_path, "_MOST_BYTES", len(body))
+    monkeypatch.setattr(fast_path, "_MAX_BYTES", len(body))
     assert link.post(PULL, body, link.headers(), parts=2)[0] == 200
-    monkeypatch.setattr(fast_path, "_MOST_BYTES", 0)
+    monkeypatch.setattr(fast_path, "_MAX_BYTES", 0)
     assert link.post(PULL, body, link.headers(), parts=len(body))[0] == 401
-    assert link.long == [(PULL, body)]
+    assert link.passed_on == [(PULL, body)]
 
 
 def test_devices_are_restored_under_their_numbers(tmp_path: Path, link: Link) -> None:

@@ -14,16 +14,12 @@ from fedgram.automata.build import lowercase_topology, ngrams_of, topology_from_
 from fedgram.automata.model import MIN_LOG, NGramModel
 from fedgram.automata.prune import keep_ngrams
 from fedgram.automata.topology import ngram_matrix, state_histories
-from fedgram.automata.training import TrainingOptions, train
+from fedgram.automata.training import NGramOptions, Smoothing, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import InvariantError
-from fedgram.distill.casing.capitalization import (
-    Capitalizer,
-    CaseClasses,
-    capitalize_unigrams,
-    capitalized_form,
-    suffix_logits,
-)
+from fedgram.distill.casing.capitalization import Capitalizer, capitalize_unigrams
+from fedgram.distill.casing.case_classes import CaseClasses, capitalized_form
+from fedgram.distill.casing.word_endings import suffix_logits
 from fedgram.text.corpus import Corpus
 from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
 
@@ -49,10 +45,10 @@ def cased_model(seed: int) -> NGramModel:
     return NGramModel(model.topology, CASED, model.log_weight, model.log_backoff)
 
 
-def trained(sentences: list[list[str]], *, order: int = 3, smoothing: str = "modified-kneser-ney") -> NGramModel:
+def trained(sentences: list[list[str]], *, order: int = 3, smoothing: Smoothing = "modified-kneser-ney") -> NGramModel:
     vocabulary = Vocabulary.of(word for sentence in sentences for word in sentence)
     rows = Ragged.from_rows([vocabulary.encode(sentence) for sentence in sentences])
-    return train(Corpus(rows, vocabulary), TrainingOptions(order=order, smoothing=smoothing, higher_order_words=10**9))
+    return train(Corpus(rows, vocabulary), NGramOptions(order=order, smoothing=smoothing, higher_order_words=10**9))
 
 
 @pytest.fixture(scope="module")

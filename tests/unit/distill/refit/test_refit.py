@@ -1,7 +1,9 @@
 """The federated refit: what devices send, what is found and proposed, and what the server makes of it."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,17 +25,11 @@ from fedgram.automata.smoothing import continuation_counts, smooth
 from fedgram.automata.topology import Topology, backoff_arcs
 from fedgram.core.arrays import LongArray, Ragged
 from fedgram.core.errors import FedgramError
+from fedgram.core.progress import Advance
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record
-from fedgram.distill.refit.federated_refit import (
-    CountedNGrams,
-    Passes,
-    Prior,
-    RefitOptions,
-    count_on_devices,
-    refit,
-    refit_to_counts,
-)
+from fedgram.distill.refit.count_fit import Prior, fit_counts
+from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, count_on_devices
 from fedgram.distill.refit.ngram_collection import (
     COUNT,
     NO_LIMITS,
@@ -45,18 +41,22 @@ from fedgram.distill.refit.ngram_collection import (
 )
 from fedgram.distill.refit.ngram_growth import Growth, propose
 from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
-from fedgram.federated.cohort import RoundPlan
+from fedgram.distill.refit.refit import fit_to_counts
+from fedgram.federated.cohort import CohortOptions, RoundPlan
+from fedgram.federated.devices import SimulatedDevices
+from fedgram.federated.fleet import Fleet
 from fedgram.federated.intake import Intake
-from fedgram.federated.job import Fleets, Job
-from fedgram.federated.rounds import GaveUp, Run, RunOptions, run_rounds
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import GaveUpError, Run, RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import FederatedTask, Update
 from fedgram.text.population import ClientDataset, Population, population_from_messages
-from fedgram.text.vocabulary import BOS, EOS, UNK, Vocabulary
+from fedgram.text.vocabulary import BOS, EOS, Vocabulary
 
 KINDS = 6
 PLAN = RoundPlan(devices=7, over_selection=1.3)
+COHORT = CohortOptions(devices_per_round=7, over_selection=1.3, dropout=0.2)
 SKETCH = SketchSize(tables=3, bits=12)
 State = TypeVar("State")
 seeds = st.integers(0, 2**32 - 1)
@@ -73,23 +73,19 @@ def population(rng: np.random.Generator, users: int = 25) -> Population:
     return population_from_messages(rows)
 
 
-def fleets_of(people: Population, **options: Any) -> Fleets:
-    """Simulated devices for any job; a fifth drops out."""
-    return lambda job: SimulatedFleet(job, people, people.clients("train"), **{"dropout": 0.2, **options})
-
-
 def ask_all(
     task: FederatedTask[State], people: Population, seed: int, masking: SecureSettings | None = None, **options: Any
 ) -> Run[State]:
     """A pass: every device takes part once."""
     job = Job(task, seed, participations=1)
-    return run_rounds(job, fleets_of(people, **options)(job), RunOptions(None, PLAN, masking))
+    fleet = SimulatedFleet(job, people.train, **{"dropout": 0.2, **options})
+    return run_rounds(job, fleet, RunOptions(None, PLAN, masking))
 
 
 def count(
-    model: NGramModel, people: Population, options: RefitOptions, seed: int, folder: Path | None = None
+    model: NGramModel, people: Population, plan: CountingPlan, seed: int, folder: Path | None = None
 ) -> CountedNGrams:
-    return count_on_devices(model, Passes(fleets_of(people), options, seed=seed, folder=folder), options)
+    return count_on_devices(model, Passes(SimulatedDevices(people.train), COHORT, seed=seed, folder=folder), plan)
 
 
 def pooled(people: Population) -> Ragged:
@@ -215,7 +211,7 @@ def test_a_pass_leaves_hostile_reports_out_and_counts_them(masking: SecureSettin
 def test_a_pass_of_nothing_but_hostile_reports_gives_up() -> None:
     rng = np.random.default_rng(1)
     task, people = liars(model_of(rng).topology, vocabulary(KINDS), Limits(100, 100)), population(rng)
-    with pytest.raises(GaveUp, match=r"round 1 was abandoned 5 times, .* 0 of at least 1 reports \(.*too large"):
+    with pytest.raises(GaveUpError, match=r"round 1 was abandoned 5 times, .* 0 of at least 1 reports \(.*too large"):
         ask_all(task, people, 0)
 
 
@@ -278,11 +274,11 @@ def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
 def test_without_counts_the_refit_is_the_distilled_model(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = model_of(rng)
-    same = refit(model, np.zeros(model.topology.arcs, np.int64), Prior())
+    same = fit_counts(model, np.zeros(model.topology.arcs, np.int64), Prior())
     assert np.allclose(same.log_weight, model.log_weight, atol=1e-9)
     nobody = population_from_messages([("a", "zzz", "dev")])
-    with pytest.raises(FedgramError, match="no clients"):
-        count_on_devices(model, Passes(fleets_of(nobody), RefitOptions(), seed=0), RefitOptions())
+    with pytest.raises(FedgramError, match="no users to invite"):
+        count_on_devices(model, Passes(SimulatedDevices(nobody.train), COHORT, seed=0), CountingPlan())
 
 
 @given(seeds)
@@ -300,7 +296,7 @@ def test_without_a_prior_the_refit_is_kneser_ney(seed: int) -> None:
     count = counted_text(NGramCollection(t, vocabulary(KINDS), NO_LIMITS), text)
     assert np.array_equal(occurrences(t, count)[0], counts.count)
     prior = random_weights(rng, t, KINDS)
-    refitted = refit(prior, count, Prior(visits=1e-12, discounts=(D, D, D), share=0.0))
+    refitted = fit_counts(prior, count, Prior(visits=1e-12, discounts=(D, D, D), share=0.0))
     assert np.allclose(np.exp(refitted.log_weight), np.exp(smooth(counts, "kneser-ney").log_weight), atol=1e-9)
 
 
@@ -309,7 +305,7 @@ def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
     rng = np.random.default_rng(seed)
     people, model = population(rng), model_of(rng)
     growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
-    options = RefitOptions(Limits(40, 5), PLAN, SKETCH if pairs else None, growth, max_ngrams=40)
+    options = CountingPlan(Limits(40, 5), SKETCH if pairs else None, growth)
     counted = count(model, people, options, seed)
     assert [p["reports"] for p in counted.passes] == [len(people.clients("train"))] * (4 if pairs else 3)
     assert topology_faults(counted.topology, words=KINDS + 3) == []
@@ -317,35 +313,38 @@ def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
     assert set(ngrams(model.topology)) <= names
     seen = all_occurrences(counted.topology, pooled(people))
     assert all(seen[name] for name in names - set(ngrams(model.topology)) if len(name) > 1)
-    final = refit_to_counts(model, counted, options)
+    final = fit_to_counts(model, counted, Prior(), max_ngrams=40)
     assert final.topology.arcs <= 40
     assert model_faults(final) == []
-    again = refit_to_counts(model, count(model, people, options, seed), options)
+    again = fit_to_counts(model, count(model, people, options, seed), Prior(), max_ngrams=40)
     assert np.array_equal(again.log_weight, final.log_weight)
 
 
 def test_an_interrupted_count_resumes_in_the_pass_where_it_was(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     people, model = population(rng), model_of(rng)
-    options = RefitOptions(Limits(40, 5), PLAN, SKETCH, Growth(passes=1, shortest=3, order=3))
+    options = CountingPlan(Limits(40, 5), SKETCH, Growth(passes=1, shortest=3, order=3))
     whole = count(model, people, options, 7)
-    told: list[tuple[str, int]] = []
+    steps: list[str] = []
+    reports: list[int] = []
 
-    def interrupted(event: str, about: Mapping[str, Any]) -> None:
-        told.append((event, about["round"]))
-        if told.count(("round committed", 2)) == 2:  # in the second pass
-            raise KeyboardInterrupt
+    def interrupted(description: str, total: int | None = None, *, unit: str = "") -> Advance:
+        assert (total, unit) == (len(people.train), "devices")
+        steps.append(description)
 
-    passes = Passes(fleets_of(people), options, seed=7, folder=tmp_path, tell=interrupted)
+        def advance(amount: int, _: str | None = None, /) -> None:
+            reports.append(amount)
+            if len(steps) == 2 and len(reports) > 6:  # in the third round of the second pass
+                raise KeyboardInterrupt
+
+        return advance
+
+    passes = Passes(SimulatedDevices(people.train), COHORT, seed=7, folder=tmp_path, begin=interrupted)
     with pytest.raises(KeyboardInterrupt):
         count_on_devices(model, passes, options)
-    began: list[int] = []
-    passes = Passes(
-        fleets_of(people), options, seed=7, folder=tmp_path,
-        tell=lambda event, about: began.append(about["round"]) if event == "round began" else None,
-    )  # fmt: skip
-    resumed = count_on_devices(model, passes, options)
-    assert began[0] == 3  # neither the first pass nor the rounds of the second that were committed
+    assert [step.split()[-1] for step in steps] == ["pairs", "n-grams"]
+    assert len(list((tmp_path / "pass-1").iterdir())) > 0
+    resumed = count(model, people, options, 7, tmp_path)
     assert np.array_equal(resumed.count, whole.count)
     assert resumed.passes == whole.passes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pass-0", "pass-1", "pass-2"]
@@ -355,21 +354,26 @@ def test_passes_draw_their_devices_anew() -> None:
     """Each pass has a seed of its own, and says what is counted, and on what."""
     rng = np.random.default_rng(3)
     people, model = population(rng), model_of(rng)
-    options = RefitOptions(Limits(40, 5), PLAN, SKETCH, Growth(passes=1, shortest=3, order=3))
+    options = CountingPlan(Limits(40, 5), SKETCH, Growth(passes=1, shortest=3, order=3))
     jobs: list[Job[Any]] = []
-    about: list[tuple[str, bool]] = []
+    about: list[str] = []
 
-    def fleets(job: Job[Any]) -> Any:
-        jobs.append(job)
-        return fleets_of(people)(job)
+    class Watched(SimulatedDevices):
+        @contextmanager
+        def working_on(self, job: Job[Any], cohort: CohortOptions, rounds: int | None) -> Iterator[Fleet]:
+            jobs.append(job)
+            with super().working_on(job, cohort, rounds) as fleet:
+                yield fleet
 
-    def on_pass(what: str, topology: object) -> None:
-        about.append((what, topology is not None))
+    def begin(description: str, total: int | None = None, *, unit: str = "") -> Advance:
+        assert (total, unit) == (len(people.train), "devices")
+        about.append(re.sub(r"[\d,]+", "N", description))
+        return lambda *_: None
 
-    count_on_devices(model, Passes(fleets, options, seed=1, on_pass=on_pass), options)
+    count_on_devices(model, Passes(Watched(people.train), COHORT, seed=1, begin=begin), options)
     assert len({job.seed for job in jobs}) == len(jobs) == 3
     assert {job.participations for job in jobs} == {1}
-    assert about == [("pairs", False), ("n-grams", True), ("n-grams", True)]
+    assert about == ["Devices count pairs", "Devices count N n-grams", "Devices count N n-grams"]
 
 
 def test_the_refit_predicts_its_users_better_than_prior_or_counts_alone() -> None:
@@ -381,33 +385,6 @@ def test_the_refit_predicts_its_users_better_than_prior_or_counts_alone() -> Non
     noisy = np.exp(truth.log_weight) * rng.gamma(2.0, 0.5, t.arcs)
     prior = model_from_weights(t, vocabulary(20), noisy)
     count = counted_text(NGramCollection(t, vocabulary(20), NO_LIMITS), text)
-    joined, alone = (score(refit(prior, count, Prior(visits=b)), unseen).perplexity for b in (5.0, 1e-6))
+    joined, alone = (score(fit_counts(prior, count, Prior(visits=b)), unseen).perplexity for b in (5.0, 1e-6))
     assert joined < score(prior, unseen).perplexity
     assert joined < alone
-
-
-@pytest.mark.parametrize(
-    "options",
-    [lambda: Limits(0), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(discounts=(1.5, 1, 1)),
-     lambda: Prior(share=2), lambda: Growth(shortest=1), lambda: Growth(expected=0), lambda: SketchSize(bits=40)],
-)  # fmt: skip
-def test_senseless_options_are_refused(options: object) -> None:
-    with pytest.raises(FedgramError):
-        options()  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("with_unknown", [True, False])
-def test_marks_of_lying_devices_make_no_impossible_pairs(with_unknown: bool) -> None:
-    """Devices may mark that they have `<s>` or `<unk>` in places where no text has them."""
-    words = vocabulary(KINDS)
-    task = PairCollection(words, SketchSize(2, 6), labels=100, with_unknown=with_unknown)
-    everything = {WORDS: np.full(len(words), 9), CELLS: np.full(2 << 6, 9)}
-    pairs = [tuple(row.tolist()) for row in task.found(everything, least=2, most=10_000)]
-    first, second = ({pair[k] for pair in pairs} for k in (0, 1))
-    assert (BOS in first, EOS in first, BOS in second, EOS in second) == (True, False, False, True)
-    assert (UNK in first, UNK in second) == (with_unknown, with_unknown)
-
-
-def test_a_cap_on_one_ngram_is_a_whole_number() -> None:
-    with pytest.raises(FedgramError, match=r"whole number, not 2\.5"):
-        Limits(10, 2.5)

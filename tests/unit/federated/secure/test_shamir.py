@@ -1,4 +1,4 @@
-"""Shares: enough of them give the secret, fewer say nothing, and a few wrong ones are noticed."""
+"""Shares: enough of them recover the secret, fewer reveal nothing, and a few wrong ones are detected."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_any_t_shares_give_the_secret(secret: bytes, t: int, more: int, seed: in
 
 @given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(2, 8), st.integers(0, 99))
 def test_fewer_shares_fit_any_secret(secret: bytes, other: bytes, t: int, seed: int) -> None:
-    """Given t − 1 shares of one secret, some polynomial of that degree has any other secret at 0."""
+    """For any other secret, some polynomial passes through t − 1 shares of the first and has that secret at 0."""
     shares = shamir.split(secret, range(1, t + 1), t, np.random.default_rng(seed).bytes)
     known = {x: shares[x] for x in list(shares)[: t - 1]}
     forged = {0: int.from_bytes(other, "big"), **known}

@@ -1,4 +1,4 @@
-"""Secure sums are the plain sums, whoever leaves and whenever, or there is no sum at all."""
+"""A secure sum equals the plain sum, no matter which devices leave and when, or there is no sum at all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tests.reference import secure_aggregation as reference
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
-from fedgram.federated.secure.rounds import NEVER, Traffic, sum_securely
+from fedgram.federated.secure.rounds import NEVER, SecureRound, Traffic, sum_securely
 from fedgram.federated.secure.settings import AbandonedRoundError, SecureSettings
 
 
@@ -24,10 +24,8 @@ class Case:
     def run(self) -> tuple[LongArray, tuple[int, ...]]:
         vectors = {d: v.copy for d, v in self.vectors.items()}
         length = len(next(iter(self.vectors.values())))
-        found = sum_securely(
-            self.settings, length, vectors, about=b"a round", minimum=self.minimum, leaving=self.leaving,
-            entropy=self.entropy,
-        )  # fmt: skip
+        about = SecureRound(self.settings, length, b"a round", self.minimum, self.entropy)
+        found = sum_securely(about, vectors, leaving=self.leaving)
         return found.vector, found.devices
 
     @property
@@ -39,7 +37,7 @@ class Case:
 
 
 def random_case(seed: int) -> Case:
-    """Cohorts of 2 to 14 with any graph, threshold and size of numbers; in some rounds many leave, in some nobody."""
+    """Cohorts of 2 to 14 devices with any graph, threshold and number size; many devices leave, or few, or none."""
     rng = np.random.default_rng(seed)
     devices = [int(d) for d in rng.choice(10**6, int(rng.integers(2, 15)), replace=False)]
     settings = SecureSettings(
@@ -49,7 +47,7 @@ def random_case(seed: int) -> Case:
         value_bits=int(rng.integers(1, 59)),
     )
     most, length = 2**settings.value_bits - 1, int(rng.integers(1, 7))
-    if rng.random() < 0.3:  # the largest numbers there are, all of one sign
+    if rng.random() < 0.3:  # the largest possible numbers
         vectors = {d: np.full(length, int(rng.choice([-most, most]))) for d in devices}
     else:
         vectors = {d: rng.integers(-most, most, length, endpoint=True) for d in devices}
@@ -93,9 +91,8 @@ def test_a_device_whose_number_does_not_fit_leaves() -> None:
     settings = SecureSettings(value_bits=8)
     vectors = {d: np.array([255 if d else 256]) for d in range(6)}
     failed: list[tuple[int, FedgramError]] = []
-    found = sum_securely(
-        settings, 1, {d: vectors[d].copy for d in vectors}, on_failure=lambda d, e: failed.append((d, e))
-    )
+    copies = {d: vectors[d].copy for d in vectors}
+    found = sum_securely(SecureRound(settings, 1), copies, on_failure=lambda d, e: failed.append((d, e)))
     assert (found.vector.tolist(), found.devices) == ([5 * 255], (1, 2, 3, 4, 5))
     assert [(d, "too large" in str(e)) for d, e in failed] == [(0, True)]
 
@@ -106,7 +103,8 @@ def test_abandoned_rounds_say_why() -> None:
         case = Case(SecureSettings(**settings), vectors, leaving, np.random.default_rng(1).bytes, minimum)
         with pytest.raises(AbandonedRoundError) as caught:
             case.run()
-        return str(caught.value).removeprefix("the round is abandoned: ")
+        assert str(caught.value) == f"the round is abandoned: {caught.value.reason}"
+        return caught.value.reason
 
     assert why(5, {0: 0, 1: 0}, min_devices=4) == "3 devices sent keys, 4 are needed"
     assert why(6, {0: 1, 1: 1}, min_devices=5) == "4 devices shared their secrets, 5 are needed"
@@ -114,14 +112,14 @@ def test_abandoned_rounds_say_why() -> None:
     assert why(5, {0: 2, 1: 2}, minimum=4) == "3 devices sent their vectors, 4 are needed"
     assert why(5, {0: 1, 1: 1}) == "2 neighbours of a device shared their secrets, 3 are needed to unmask"
     assert why(5, {0: 2, 1: 2}) == "2 neighbours of a device sent their vectors, 3 are needed to unmask"
-    assert why(5, {0: 3, 1: 3}) == "a device's secret cannot be recovered from 2 shares; 3 right ones are needed"
+    assert why(5, {0: 3, 1: 3}) == "a device's secret cannot be recovered from 2 shares; 3 correct ones are needed"
 
 
 def test_a_device_costs_less_than_two_plain_updates() -> None:
-    """Bytes a device sends and receives, in a cohort of 500, against its update in single precision."""
+    """Bytes that a device sends and receives in a cohort of 500, compared with its update in single precision."""
     length, traffic, devices = 20_000, Traffic(), 70
     vectors = {d: (lambda: np.zeros(length, np.int64)) for d in range(devices)}
-    sum_securely(SecureSettings(neighbours=64, value_bits=45), length, vectors, traffic=traffic)
+    sum_securely(SecureRound(SecureSettings(neighbours=64, value_bits=45), length), vectors, traffic=traffic)
     assert SecureSettings().degree(500) == 64
     assert SecureSettings().width(500) == SecureSettings().width(devices) == 7
     overhead = (traffic.up + traffic.down) / devices - 7 * length
@@ -136,7 +134,7 @@ def test_mistakes_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(FedgramError):
             SecureSettings(**wrong)
-    with pytest.raises(FedgramError, match="do not fit"):
+    with pytest.raises(FedgramError, match="does not fit"):
         SecureSettings(value_bits=60).width(100)
 
 

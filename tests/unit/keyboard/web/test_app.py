@@ -139,4 +139,4 @@ def test_a_sentence_is_typed_in_javascript(packed: Path) -> None:
 
 def test_the_command_refuses_what_is_no_model(refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "x.fgram").write_text("no model")
-    assert "is not an lm.fgram file" in refused("keyboard", tmp_path / "x.fgram")
+    assert "is not an lm.fgram file" in refused("phone", "keyboard", tmp_path / "x.fgram")

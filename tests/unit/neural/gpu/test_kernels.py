@@ -1,4 +1,4 @@
-"""The GPU kernels compute what the plain functions do. They run here in Triton's interpreter, without a GPU."""
+"""The GPU kernels compute the same as their references. They run in Triton's interpreter, without a GPU."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from fedgram.neural.gpu import kernels as gpu_kernels
 from fedgram.neural.batching import pack_clients
 from fedgram.neural.model import ModelShape, initial_weights
 
-torch.use_deterministic_algorithms(True)  # memory that nothing has been written to is full of NaN
+torch.use_deterministic_algorithms(True)  # fills new memory with NaN
 gpu_kernels.PRECISION, gpu_kernels._PROGRAMS = "ieee", {programs}
 shape = ModelShape({words}, {width}, 20, layers={layers})
 rng = np.random.default_rng(0)

@@ -51,7 +51,7 @@ def test_sentences_come_with_the_probability_that_the_grammar_gives() -> None:
     ("text", "message"),
     [
         ("", "has no topic"),
-        ("hello\n", ":1: a phrase stands before"),
+        ("hello\n", ":1: a phrase is before"),
         ("topic a 1\nhi {x}\n", "uses the set 'x', which is not defined"),
         ("topic a 1\nhi {x}\nset x\na {y}\nset y\nb {x}\n", "uses itself"),
         ("topic a 1\nhi\ntopic a 2\nho\n", ":3: 'a' is defined twice"),
@@ -97,7 +97,7 @@ def test_typists_depend_on_seed_and_number_alone() -> None:
     assert whole != list(SyntheticPopulation("en_us", seed=6).rows(6))
     with pytest.raises(FedgramError, match="at least 1 user"):
         list(people.rows(0))
-    with pytest.raises(FedgramError, match="no grammar for 'xx'"):
+    with pytest.raises(FedgramError, match="no grammar for the language 'xx'"):
         SyntheticPopulation("xx", seed=1)
 
 

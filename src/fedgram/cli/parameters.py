@@ -1,0 +1,96 @@
+"""Arguments and options that several commands share, and the checks of paths."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedgram.core.errors import InputError
+from fedgram.formats.models import READERS, WRITABLE, model_suffix
+from fedgram.text.population import SPLITS
+
+Decorator = Callable[[Any], Any]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
+users_option = click.option("--users", required=True, help="Population: .parquet or .arrow")
+unigrams_option = click.option(
+    "--unigrams", required=True, help="Word frequencies, for the vocabulary: .unigrams, or lines of word, tab, count."
+)
+pieces_option = click.option("--pieces", help="Word pieces, for a network of word pieces.")
+preset_option = click.option(
+    "--preset", default="W_30K", show_default=True, help="Shape of the network; see `fedgram network presets`."
+)
+
+
+def split_option(default: str) -> Decorator:
+    """Whose text is used."""
+    return click.option("--split", type=click.Choice(SPLITS), default=default, show_default=True, help="Whose text.")
+
+
+def output_option(what: str, callback: Callable[..., Any] | None = None) -> Decorator:
+    """The file to write."""
+    return click.option("-o", "--output", required=True, callback=callback or output_path, help=what)
+
+
+def plots_option(what: str) -> Decorator:
+    """A folder for figures."""
+    return click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help=what)
+
+
+def output_path(_: click.Context, __: click.Parameter, value: str | None) -> Path | None:
+    """Check before the work starts that a file can be written there."""
+    if value is None:
+        return None
+    path = Path(value)
+    if path.is_dir():
+        raise InputError(path, "is a folder", remedy="name a file to write")
+    if not path.parent.is_dir():
+        if path.parent.exists():
+            raise InputError(path.parent, "is not a folder", remedy="name a file in a folder")
+        raise InputError(path, "its folder does not exist", remedy=f"make it first: mkdir -p {path.parent}")
+    if not path.exists() and not os.access(path.parent, os.W_OK):
+        raise InputError(path.parent, "cannot be written to", remedy="choose another folder")
+    return path
+
+
+def with_suffix(*suffixes: str, what: str) -> Callable[[click.Context, click.Parameter, str], Path | None]:
+    """A check that a file to write has one of these suffixes."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+        if not value.endswith(suffixes):
+            raise InputError(value, f"is not a name for {what}", remedy=f"use {' or '.join(suffixes)}")
+        return output_path(ctx, parameter, value)
+
+    return check
+
+
+def model_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    """A check that a model can be written there."""
+    path = output_path(ctx, parameter, value)
+    model_suffix(value, WRITABLE)
+    return path
+
+
+def model_input(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """A check that a name is that of a model that can be read."""
+    if value is not None:
+        model_suffix(value, tuple(READERS))
+    return value
+
+
+def model_argument(name: str) -> Decorator:
+    """A model to read."""
+    return click.argument(name, callback=model_input)
+
+
+model_output_option = output_option("Model to write: .arpa .arpa.gz .fst .fst.txt .ngram", model_output)
+
+
+def bytes_of(paths: tuple[str, ...]) -> int | None:
+    """The size of all files together; None if one is not an ordinary, uncompressed file."""
+    files = [Path(path) for path in paths]
+    plain = all(file.is_file() and file.suffix != ".gz" for file in files)
+    return sum(file.stat().st_size for file in files) if plain else None

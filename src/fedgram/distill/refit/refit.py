@@ -1,0 +1,149 @@
+"""The federated refit: a distilled model fitted to what devices count on their own text. Beyond the paper.
+
+A distilled model knows what its network learned, averaged over histories. Devices can count the n-grams of its
+topology on their own text, and the n-grams that these counts make likely (`device_counts.py`). The server then fits the
+model to the counts, with the distilled model as the prior (`count_fit.py`), and prunes it to the budget. Devices count
+uncased words; a cased model gets its capitals back afterwards.
+"""
+
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+from numpy.typing import NDArray
+
+from fedgram.automata.budget import Budget
+from fedgram.automata.counting import express_on
+from fedgram.automata.lowercase import lowercase_model
+from fedgram.automata.model import NGramModel, renormalize
+from fedgram.automata.prune import prune_to_size
+from fedgram.automata.trie import MAX_ORDER
+from fedgram.core.progress import Begin, silent
+from fedgram.core.settings import AtLeastOne, Between, Positive, chosen, setting
+from fedgram.core.storage import content_digest
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_ngrams import capitalize_model
+from fedgram.distill.casing.cased_words import casing_of
+from fedgram.distill.refit.count_fit import Prior, fit_counts
+from fedgram.distill.refit.counted_ngrams import counting_settings, read_counted, write_counted
+from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, count_on_devices
+from fedgram.distill.refit.ngram_collection import Limits
+from fedgram.distill.refit.ngram_growth import Growth
+from fedgram.distill.refit.pair_sketch import SketchSize
+from fedgram.federated.cohort import CohortOptions
+from fedgram.federated.devices import Devices, SimulatedDevices
+from fedgram.text.normalize import uncase
+from fedgram.text.population import Users
+
+_ROOM = 2  # as a multiple of the budget, the n-grams that are fitted and given capitals before pruning
+
+
+@dataclass(frozen=True, slots=True)
+class RefitOptions(CohortOptions):
+    """How devices count n-grams, and how the counts are joined with the model."""
+
+    clip: Annotated[float, Between(1, infinite=True)] = setting(
+        20_000.0, "λ: maximum number of words counted per device and pass; inf means no limit."
+    )
+    ngram_clip: Annotated[float, Between(1, infinite=True)] = setting(
+        inf, "Per-device cap on the count of any one n-gram; inf means no cap."
+    )
+    pairs: bool = setting(True, "Look for pairs of words that the model does not have, by a sketch.")
+    sketch_bits: Annotated[int, Between(4, 28)] = setting(22, "Size of the sketch: 2^bits cells per table.")
+    grow: Annotated[int, Between(0, 9)] = setting(
+        2, "Number of passes in which longer n-grams that became likely are counted too."
+    )
+    order: Annotated[int, Between(1, MAX_ORDER)] = setting(4, "Length of the longest n-gram proposed to devices.")
+    min_devices: AtLeastOne = setting(
+        2, "Minimum number of devices that must have a pair, and of occurrences of what grows.", formerly="least"
+    )
+    prior: Positive = setting(3.0, "β: visits of the model that are added to the devices' counts at every history.")
+
+    def counting(self) -> CountingPlan:
+        """What devices count."""
+        growth = Growth(passes=self.grow, shortest=3 if self.pairs else 2, order=self.order, least=self.min_devices)
+        sketch = SketchSize(bits=self.sketch_bits) if self.pairs else None
+        return CountingPlan(Limits(self.clip, self.ngram_clip), sketch, growth)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RefittedModel(NGramModel):
+    """A model after the refit, the same without capitals, and what devices counted."""
+
+    uncased: NGramModel = field(kw_only=True)
+    counted: CountedNGrams = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        reports = [counted["reports"] for counted in self.counted.passes]
+        return f"RefittedModel({self.topology.arcs:,} n-grams, {len(self.vocabulary):,} words; reports {reports})"
+
+
+def refit(
+    model: NGramModel,
+    users: Users | Devices,
+    options: RefitOptions | None = None,
+    *,
+    casing: NGramModel | None = None,
+    budget: Budget | None = None,
+    seed: int = 0,
+    counts: Path | None = None,
+    folder: Path | None = None,
+    begin: Begin = silent,
+    **settings: Any,
+) -> RefittedModel:
+    """Fit a model to what devices count on their own text.
+
+    Args:
+        model: An n-gram model that the server has, such as `distill` makes of a network.
+        users: The users whose devices count, such as `population.train`.
+        options: How to count and fit; its fields may be given as keywords instead.
+        casing: A cased n-gram model that gives the capitals; by default, the model itself.
+        budget: The size limit of the result.
+        seed: Of the cohorts, and of what devices leave out.
+        counts: The file of the devices' counts; if it exists and has the same settings, devices are not asked again.
+        folder: For checkpoints; an interrupted pass resumes from there.
+        begin: Progress callback.
+    """
+    options, budget = chosen(RefitOptions, options, settings), budget or Budget()
+    devices = SimulatedDevices(users, as_bytes=True) if isinstance(users, Users) else users
+    is_cased = any(uncase(word) != word for word in model.vocabulary.words)
+    prior = lowercase_model(model) if is_cased else renormalize(model)
+    described = counting_settings(prior, options, seed=seed, users=_digest(users))
+    if counts is not None and counts.exists():
+        counted = read_counted(counts, prior, described)
+    else:
+        passes = Passes(devices, options, seed=seed, folder=folder, begin=begin)
+        counted = count_on_devices(prior, passes, options.counting())
+        if counts is not None:
+            write_counted(counts, counted, described)
+    begin("Refitting")
+    wide = fit_to_counts(prior, counted, Prior(visits=options.prior), max_ngrams=_ROOM * budget.max_ngrams)
+    uncased = result = budget.within(wide, expected_histories=True)
+    if is_cased:
+        begin("Adding capitals")
+        words = casing_of(Capitalizer(casing if casing is not None else model), prior.vocabulary)
+        result = budget.within(capitalize_model(wide, words), expected_histories=True)
+    return RefittedModel(
+        result.topology, result.vocabulary, result.log_weight, result.log_backoff, uncased=uncased, counted=counted
+    )  # fmt: skip
+
+
+def _digest(users: Users | Devices) -> str | None:
+    """A name for simulated users and their text; None for the devices of a federation, whose text nobody knows."""
+    if not isinstance(users, Users):
+        return None
+    p = users.population
+    arrays: dict[str, NDArray[Any]] = {
+        "clients": users.clients,
+        "sentences": p.first_sentence,
+        "tokens": p.first_token,
+        "token": p.token,
+    }
+    return content_digest({"words": "\n".join(p.words)}, arrays)
+
+
+def fit_to_counts(model: NGramModel, counted: CountedNGrams, prior: Prior, *, max_ngrams: int) -> NGramModel:
+    """The model fitted to the devices' counts, with at most `max_ngrams` n-grams."""
+    wide = express_on(renormalize(model), counted.topology)
+    return prune_to_size(fit_counts(wide, counted.count, prior), max_ngrams, split_ties=True)

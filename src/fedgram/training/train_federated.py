@@ -1,0 +1,180 @@
+"""Training a network on devices: the operation behind the command, the stage of a run, and the library."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from fedgram.core.compute import Compute
+from fedgram.core.errors import FedgramError
+from fedgram.core.progress import Begin, silent
+from fedgram.core.settings import chosen
+from fedgram.federated.devices import Devices, SimulatedDevices
+from fedgram.federated.job import Job
+from fedgram.federated.rounds import Checkpointing
+from fedgram.neural.cell_registry import is_process_local
+from fedgram.neural.network import Coding, Network, read_network, write_network
+from fedgram.neural.ranks import Ranks, join_ranks
+from fedgram.neural.scoring import text_to_score
+from fedgram.neural.torch_devices import choose_torch_device
+from fedgram.text.population import Population, Users, open_population, write_population
+from fedgram.training.fedavg_run import DevSchedule, RoundProgress, TrainingResult, train
+from fedgram.training.fedavg_task import FederatedAveraging
+from fedgram.training.options import FedAvgOptions
+from fedgram.training.plan import TrainingPlan
+from fedgram.training.workers import sharing
+
+OnRound = Callable[[RoundProgress], object]
+_HELP = ".training.train_federated:help_training"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedNetwork(Network):
+    """A network after its training, with the history of the rounds."""
+
+    history: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __repr__(self) -> str:
+        rounds, best = len(self.history["loss"]), self.history["best_round"]
+        dev = self.history["dev"]
+        score = f", dev SLL^e {max(point['sll_e'] for point in dev):.2f}" if dev else ""
+        return f"TrainedNetwork({self.summary}; {rounds} rounds, best {best}{score})"
+
+
+def train_federated(
+    network: Network,
+    users: Population | Users | Devices,
+    options: FedAvgOptions | None = None,
+    *,
+    dev: Users | None = None,
+    seed: int = 0,
+    compute: Compute | None = None,
+    checkpoints: Checkpointing | None = None,
+    begin: Begin = silent,
+    **settings: Any,
+) -> TrainedNetwork:
+    """Train a network on devices that keep their text, by federated averaging.
+
+    In every round some devices train the server's network on their own sentences and send the change; the server
+    moves along the mean. Of the rounds that were scored, the result is that with the best SLL^e on dev users; without
+    dev users, the last.
+
+    Args:
+        network: The network to start from.
+        users: A population, whose train users train and whose dev users score; or the users or devices that train.
+        options: How to train; its fields may be given as keywords instead.
+        dev: The users to score on, if `users` is not a population.
+        seed: Of the cohorts and of the order of sentences on devices.
+        compute: The processes that share the work, or the GPU.
+        checkpoints: Where to keep checkpoints; an interrupted training resumes from there.
+        begin: Progress callback.
+    """
+    options = chosen(FedAvgOptions, options, settings)
+    if isinstance(users, Population):
+        dev, users = users.dev if dev is None else dev, users.train
+    work = _Work(network, options, seed, str(choose_torch_device((compute or Compute()).torch_device)), checkpoints)
+    advance, done = begin("Training", options.rounds), [0]
+
+    def on_round(progress: RoundProgress) -> None:
+        sll = f", SLL^e {progress.scores.sll_e:.2f}" if progress.scores else ""
+        rate = f"{progress.tokens_per_second:,.0f} tokens/s"
+        about = f"Round {progress.round}/{options.rounds}: loss {progress.loss:.3f}{sll}, {rate}"
+        advance(progress.round - done[0], about)
+        done[0] = progress.round
+
+    if not isinstance(users, Users):
+        return work.trained(work.train(users, dev, Ranks(), on_round))
+    _check_vocabulary(users, network.coding)
+    alone = work.torch_device != "cpu" or options.secure_aggregation or is_process_local(network.shape.cell)
+    workers = 1 if alone else (compute or Compute()).cores
+    if "RANK" in os.environ:  # torchrun started several processes
+        return work.trained(work.train_simulated(users, dev, join_ranks(), on_round))
+    with sharing(workers, _HELP, lambda folder: _share(folder, work, users, dev)) as ranks:
+        return work.trained(work.train_simulated(users, dev, ranks, on_round))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One training, without the devices that take part."""
+
+    network: Network
+    options: FedAvgOptions
+    seed: int
+    torch_device: str
+    checkpoints: Checkpointing | None
+
+    def train_simulated(self, users: Users, dev: Users | None, ranks: Ranks, on_round: OnRound) -> TrainingResult:
+        """Train on users of a population, together with the other ranks."""
+        return self.train(SimulatedDevices(users, ranks=ranks), dev, ranks, on_round, {"dropout": self.options.dropout})
+
+    def train(
+        self, devices: Devices, dev: Users | None, ranks: Ranks, on_round: OnRound,
+        belongs_to: Mapping[str, Any] | None = None,
+    ) -> TrainingResult:  # fmt: skip
+        """Train on any devices."""
+        network, options = self.network, self.options
+        plan = TrainingPlan.of(options)
+        task = FederatedAveraging(network.shape, network.weights, plan, network.coding, self.torch_device)
+        job = Job(task, self.seed)
+        scored = dev.first(options.dev_users) if dev is not None else None
+        text = text_to_score(network.coding, scored.population, scored.clients) if scored else None
+        kept = replace(self.checkpoints, belongs_to=belongs_to or {}) if self.checkpoints else None
+        with devices.working_on(job, options, options.rounds) as fleet:
+            return train(
+                job, fleet, devices.run_options(options, options.rounds), dev=text,
+                dev_schedule=DevSchedule(options.evaluate_every, options.patience), ranks=ranks,
+                checkpoints=kept, on_round=on_round,
+            )  # fmt: skip
+
+    def trained(self, result: TrainingResult) -> TrainedNetwork:
+        """The network with its new weights."""
+        history = json.loads(json.dumps(dict(result.history), sort_keys=True))  # in one order, resumed or not
+        about = {**self.network.about, "central": False, "rounds": len(history["loss"]),
+                 "best_round": history["best_round"],
+                 "plan": json.loads(json.dumps(TrainingPlan.of(self.options).fields()))}  # fmt: skip
+        return TrainedNetwork(self.network.shape, result.weights, self.network.coding, about, history)
+
+
+def _check_vocabulary(users: Users, coding: Coding) -> None:
+    if not len(users):
+        raise FedgramError("there are no users to train on; check the column `split` of the population")
+    if not (coding.codes(users.population.words).values > 0).any():
+        raise FedgramError("the population has no word of the network's vocabulary; check the language of its unigrams")
+
+
+def _share(folder: Path, work: _Work, users: Users, dev: Users | None) -> Mapping[str, Any]:
+    """Write what the workers need."""
+    write_network(folder / "network.safetensors", work.network)
+    kept = work.checkpoints
+    return {
+        "users": _save(folder, "users", users), "dev": _save(folder, "dev", dev) if dev is not None else None,
+        "options": asdict(work.options), "seed": work.seed,
+        "checkpoints": [str(kept.folder.absolute()), kept.resume, kept.every] if kept else None,
+    }  # fmt: skip
+
+
+def _save(folder: Path, name: str, users: Users) -> str:
+    np.save(folder / f"{name}.npy", users.clients)
+    path = users.population.path or folder / f"{name}.arrow"
+    if users.population.path is None:
+        write_population(path, users.population)
+    return str(path)
+
+
+def help_training(folder: Path, shared: Mapping[str, Any], ranks: Ranks) -> None:
+    """Take part in a training as one of its workers."""
+    torch_device = str(choose_torch_device("cpu"))
+    kept = Checkpointing(Path(shared["checkpoints"][0]), *shared["checkpoints"][1:]) if shared["checkpoints"] else None
+    network = read_network(folder / "network.safetensors")
+    work = _Work(network, FedAvgOptions(**shared["options"]), shared["seed"], torch_device, kept)
+    users, dev = (
+        Users(open_population(shared[name]), np.load(folder / f"{name}.npy")) if shared[name] else None
+        for name in ("users", "dev")
+    )
+    assert users is not None
+    work.train_simulated(users, dev, ranks, lambda _: None)

@@ -1,0 +1,42 @@
+"""What the parts of a refit refuse."""
+
+import numpy as np
+import pytest
+from tests.reference.random_models import vocabulary
+from tests.unit.distill.refit.test_refit import KINDS
+
+from fedgram.core.errors import FedgramError
+from fedgram.distill.refit.count_fit import Prior
+from fedgram.distill.refit.ngram_collection import (
+    Limits,
+)
+from fedgram.distill.refit.ngram_growth import Growth
+from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
+from fedgram.text.vocabulary import BOS, EOS, UNK
+
+
+@pytest.mark.parametrize(
+    "options",
+    [lambda: Limits(0), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(discounts=(1.5, 1, 1)),
+     lambda: Prior(share=2), lambda: Growth(shortest=1), lambda: Growth(expected=0), lambda: SketchSize(bits=40)],
+)  # fmt: skip
+def test_senseless_options_are_refused(options: object) -> None:
+    with pytest.raises(FedgramError):
+        options()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("with_unknown", [True, False])
+def test_marks_of_lying_devices_make_no_impossible_pairs(with_unknown: bool) -> None:
+    """Devices may mark that they have `<s>` or `<unk>` in places where no text has them."""
+    words = vocabulary(KINDS)
+    task = PairCollection(words, SketchSize(2, 6), labels=100, with_unknown=with_unknown)
+    everything = {WORDS: np.full(len(words), 9), CELLS: np.full(2 << 6, 9)}
+    pairs = [tuple(row.tolist()) for row in task.found(everything, least=2, most=10_000)]
+    first, second = ({pair[k] for pair in pairs} for k in (0, 1))
+    assert (BOS in first, EOS in first, BOS in second, EOS in second) == (True, False, False, True)
+    assert (UNK in first, UNK in second) == (with_unknown, with_unknown)
+
+
+def test_a_cap_on_one_ngram_is_a_whole_number() -> None:
+    with pytest.raises(FedgramError, match=r"whole number, not 2\.5"):
+        Limits(10, 2.5)
