@@ -15,6 +15,7 @@ from typing import Any
 from fedgram.automata.model import NGramModel
 from fedgram.core.errors import FedgramError
 from fedgram.core.lazy import lazy
+from fedgram.fgram.pack import BITS
 from fedgram.fgram.pack import pack as write_packed
 from fedgram.fgram.reader import PackedModel, open_model
 from fedgram.formats.models import READERS, WRITABLE, model_suffix, write_model
@@ -61,7 +62,7 @@ def save(thing: object, path: str | Path) -> None:
         raise FedgramError(f"a {type(thing).__name__} cannot be saved; choose one of {known}")
 
 
-def pack(model: NGramModel, path: str | Path, *, bits: int = 8) -> PackedModel:
+def pack(model: NGramModel, path: str | Path, *, bits: int = BITS) -> PackedModel:
     """Write a model as an `lm.fgram` for phones and browsers, and open it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Capitalisation spelled out: every casing of a sentence is tried, and shares and ratios are quotients of sums."""
+"""Reference capitalisation: every casing of a sentence is tried, and shares and ratios are quotients of sums."""
 
 from collections import defaultdict
 from itertools import product
@@ -11,7 +11,7 @@ from fedgram.text.vocabulary import BOS, EOS, SPECIAL, Vocabulary
 
 
 class CaseAwareModel(DictModel):
-    """The model with case-aware backoff: what a history leaves over is split again into capitalised and other words."""
+    """The model with case-aware backoff: a history's remaining probability is split by case."""
 
     def __init__(self, model: NGramModel) -> None:
         super().__init__(model)
@@ -27,7 +27,7 @@ class CaseAwareModel(DictModel):
         return factor * self.backoff.get(history, 1.0) * self.prob(history[1:], x)
 
     def split(self, history: NGram) -> tuple[float, float]:
-        """(1 - t) / (1 - s) and t / s, where s is the share of capitals in what is left over, and t the new one."""
+        """(1 - t) / (1 - s) and t / s, where s is the share of capitals in what remains, and t the new share."""
         read = [y for y in range(self.words) if (*history, y) in self.p]
         left = {y: self.prob(history[1:], y) for y in range(self.words) if y not in read and y != BOS}
         capitals = sum(p for y, p in left.items() if y in self.capitals)
@@ -47,7 +47,7 @@ def variants_by_class(vocabulary: Vocabulary) -> dict[str, list[int]]:
 
 
 def log_prob(model: DictModel, sentence: NGram) -> float:
-    """Log p of a sentence and its end; what nothing reads costs nothing and clears the history."""
+    """Log p of a sentence and its end; a word that no state reads costs nothing and clears the history."""
     history: NGram = (BOS,)
     total = 0.0
     for y in (*sentence, EOS):

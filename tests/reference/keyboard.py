@@ -1,4 +1,4 @@
-"""A keyboard with three suggestions, as plainly as it can be said: the readable twin of the predictors."""
+"""A keyboard with three suggestions: the readable reference of the predictors."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ LogProbability = Callable[[tuple[int, ...], int], float]  # log p(word | ids of 
 
 
 def ngram_log_probability(model: NGramModel) -> LogProbability:
-    """The log p of every word by itself; equal to the last bit to what predictors add up, so that ties are ties."""
+    """The log p of single words, equal to the last bit to those of the predictors, so that ties are the same."""
     t = model.topology
     arrays = t.first_arc, t.label, t.dest, t.backoff, model.log_weight, model.log_backoff
 

@@ -1,4 +1,4 @@
-"""What taps are worth for a word, by the plain recursion: the readable twin of the keyboard's search."""
+"""The score of taps for a word by plain recursion: the readable reference of the keyboard's search."""
 
 from functools import cache
 
@@ -9,14 +9,14 @@ from fedgram.keyboard.decoder import TapOptions
 
 
 def alignment(cost: NDArray[np.float64], word: list[int], options: TapOptions) -> float:
-    """The best way to explain taps by the letters of a word; `cost[t, letter]` is what tap t is worth for a letter.
+    """The score of the best alignment of taps and letters; `cost[t, letter]` is the score of tap t for a letter.
 
     A letter may be missed before one that was hit, or at the end, but not two in a row.
     """
 
     @cache
     def best(t: int, j: int) -> float:
-        """… the first t taps by the first j letters, the last tap not having missed one behind it."""
+        """The same for the first t taps and the first j letters, if no letter is missed after the last tap."""
         if t == 0:
             return 0.0 if j == 0 else -np.inf
         ways = [best(t - 1, j) + options.insertion]
@@ -33,7 +33,7 @@ def alignment(cost: NDArray[np.float64], word: list[int], options: TapOptions) -
 
 
 def warped(a: NDArray[np.float64], b: NDArray[np.float64], band: int) -> float:
-    """Dynamic time warping with squared distances, a step along both counting twice, per point of both."""
+    """Dynamic time warping: the mean squared distance per point, where a step along both lines counts twice."""
 
     @cache
     def best(i: int, j: int) -> float:

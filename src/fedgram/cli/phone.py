@@ -19,7 +19,7 @@ from fedgram.cli.settings import settings_options
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, MissingDependencyError
 from fedgram.core.lazy import lazy
-from fedgram.fgram.pack import pack, unpack_model
+from fedgram.fgram.pack import PackOptions, pack, unpack_model
 from fedgram.fgram.reader import MAX_PREDICTIONS, open_model
 from fedgram.formats.arpa import write_arpa
 from fedgram.formats.exports import ExportFormat, ExportOptions, export
@@ -47,9 +47,9 @@ def group() -> None:
 )
 @model_argument("model")
 @output_option("File to write: .fgram", with_suffix(".fgram", what="a packed model"))
-@click.option("--bits", type=click.IntRange(4, 12), default=8, show_default=True, help="Bits per probability.")
+@settings_options(PackOptions, "options")
 @json_option
-def pack_command(model: str, output: Path, bits: int, as_json: bool) -> None:
+def pack_command(model: str, output: Path, options: PackOptions, as_json: bool) -> None:
     """Write MODEL as an lm.fgram for phones and browsers.
 
     MODEL is .arpa .arpa.gz .fst .ngram. The file contains the words. It is mapped into memory and queried as it is. At
@@ -60,7 +60,7 @@ def pack_command(model: str, output: Path, bits: int, as_json: bool) -> None:
         step.begin(f"Reading {model}")
         full = read_model(model)
         step.begin(f"Packing into {output}")
-        packed = pack(full, output, bits=bits)
+        packed = pack(full, output, bits=options.bits)
     result = {
         "model": str(output),
         "bytes": packed.bytes,

@@ -9,12 +9,13 @@ import click
 from fedgram.cli.commands import Group
 from fedgram.cli.console import show, steps
 from fedgram.cli.parameters import json_option, output_option
+from fedgram.cli.settings import settings_options
 from fedgram.core.errors import InputError
 from fedgram.text.corpus import open_text, whole_lines
 from fedgram.text.normalize import uncase
 from fedgram.text.unigrams import read_unigrams
 from fedgram.text.vocabulary import SPECIAL
-from fedgram.text.wordpieces import MARK, WordPieces, load_pieces, pieces_per_token, train_pieces
+from fedgram.text.wordpieces import MARK, PieceOptions, WordPieces, load_pieces, pieces_per_token, train_pieces
 
 
 @click.group(
@@ -37,12 +38,10 @@ def group() -> None:
     ],
 )
 @click.option("--unigrams", required=True, help="Word frequencies: .unigrams, or lines of word, tab, count.")
-@click.option(
-    "--size", type=click.IntRange(1), default=4000, show_default=True, help="Number of pieces, <unk> included."
-)
+@settings_options(PieceOptions, "options")
 @output_option("Model to write.")
 @json_option
-def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None:
+def train_command(unigrams: str, options: PieceOptions, output: Path, as_json: bool) -> None:
     """Learn word pieces from the frequencies of words, lower-cased."""
     began = perf_counter()
     with steps() as step:
@@ -52,7 +51,7 @@ def train_command(unigrams: str, size: int, output: Path, as_json: bool) -> None
             if word not in SPECIAL:
                 frequency[uncase(word)] = frequency.get(uncase(word), 0.0) + count
         step.begin("Training word pieces")
-        pieces = train_pieces(frequency, size=size, path=output)
+        pieces = train_pieces(frequency, size=options.size, path=output)
     result = {
         "model": str(output),
         "size": pieces.size,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fedgram.automata.budget import Budget
 from fedgram.cli.commands import Group
 from fedgram.cli.console import show, steps
 from fedgram.cli.parameters import (
@@ -59,7 +60,7 @@ def group() -> None:
 @split_option("train")
 @seed_option
 @click.option(
-    "--capacity", type=click.IntRange(1), default=200_000, show_default=True,
+    "--capacity", type=click.IntRange(1), default=Budget().max_words, show_default=True,
     help="Number of unigrams that a keyboard model may hold, shown in a figure.",
 )  # fmt: skip
 @output_option("Counts to write: .unigrams", with_suffix(".unigrams", what="unigram counts"))

@@ -285,6 +285,6 @@ def whole_words(size: int) -> int:
     return (size + 63) // 64 * 64
 
 
-def unigram_bits(words: int, code_bits: int) -> int:
+def unigram_bits(count: int, code_bits: int) -> int:
     """The number of bits of the codes of all words, and of the greatest code of every 128 words."""
-    return whole_words(words * code_bits) + whole_words(-(-words // BLOCK) * code_bits)
+    return whole_words(count * code_bits) + whole_words(-(-count // BLOCK) * code_bits)

@@ -9,7 +9,7 @@ numbered in the order of their contexts. Paper: §1.1.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from fedgram.automata.topology import backoff_arcs, entering_arcs, state_histori
 from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
+from fedgram.core.settings import Between, Settings, setting
 from fedgram.core.storage import atomic_write
 from fedgram.fgram.bits import Bits, bit_length, join, pack_bitmap, pack_numbers, pack_sequence, write_bits, write_gamma
 from fedgram.fgram.frame import HEADER_BYTES, MAX_BYTES, MAX_CODE_BITS, Header, Level, write_file
@@ -31,6 +32,8 @@ from fedgram.fgram.unpack import log_backoffs, unpack_levels
 from fedgram.text.vocabulary import BOS, SPECIAL, Vocabulary
 
 _TIERS = (512, 4096, 16384)
+
+BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,14 @@ class _Body:
         return offset
 
 
-def pack(model: NGramModel, path: str | Path, *, bits: int = 8) -> Packed:
+@dataclass(frozen=True, slots=True)
+class PackOptions(Settings):
+    """How a model is packed."""
+
+    bits: Annotated[int, Between(4, 12)] = setting(BITS, "Bits per probability.")
+
+
+def pack(model: NGramModel, path: str | Path, *, bits: int = BITS) -> Packed:
     """Normalise a model and write it with `bits` bits (4 to 12) per probability."""
     if not 4 <= bits <= MAX_CODE_BITS:
         raise FedgramError(f"probabilities take between 4 and {MAX_CODE_BITS} bits, not {bits}")
@@ -131,10 +141,10 @@ def order_words(model: NGramModel) -> WordOrder:
 
 
 def _pack_levels(
-    model: NGramModel, numbers: Quantized, words: WordOrder, body: _Body, parts: dict[str, int]
+    model: NGramModel, numbers: Quantized, ids: WordOrder, body: _Body, parts: dict[str, int]
 ) -> tuple[Level, ...]:
     """Add the sections of all orders to the body, and note their sizes in `parts`."""
-    t, new_id = model.topology, words.new_id
+    t, new_id = model.topology, ids.new_id
     degree = np.diff(t.first_arc)
     histories, lengths = state_histories(t)
     entering, state_of = entering_arcs(t), np.full(t.arcs, -1)
@@ -158,7 +168,7 @@ def _pack_levels(
         universe = np.full(len(contexts), len(new_id)) if n == 2 else degree[t.backoff[contexts]]
         lists = _Lists(
             offsets, number, numbers.code[arcs], universe.astype(np.int64), numbers.backoff_code[contexts],
-            np.array(words.tier_ends if n == 2 else (0,), np.int64),
+            np.array(ids.tier_ends if n == 2 else (0,), np.int64),
         )  # fmt: skip
         states = state_of[arcs]
         continued = (states >= 0) & (degree[states] > 0)

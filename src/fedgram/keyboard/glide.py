@@ -214,27 +214,27 @@ def warped(a: FloatArray, b: FloatArray, band: int, rows: FloatArray, limit: flo
 
 @kernel
 def _decode(
-    trail: Trail, places: KeyPlaces, words: Templates, arrays: FileArrays, state: LongArray, best: Ranked
+    trail: Trail, places: KeyPlaces, templates: Templates, arrays: FileArrays, state: LongArray, best: Ranked
 ) -> None:
     """Fill `best` with the word ids for a trail."""
     shortlist = Ranked(np.full(_SHORTLIST, -np.inf), np.full(_SHORTLIST, -1, np.int64))
     template, rows = np.empty_like(trail.points), np.empty((2, len(trail.points) + 1))
-    _shorten(trail, places, words, template, shortlist)
+    _shorten(trail, places, templates, template, shortlist)
     opened, last = open_lists(arrays, state), len(best.item) - 1
     for n in range(_SHORTLIST):
         w = shortlist.item[n]
         if w < 0:
             break
-        likely = log_prob(arrays, opened, words.word_id[w])
+        likely = log_prob(arrays, opened, templates.word_id[w])
         limit = (likely - best.worth[last]) / trail.sharpness
         if limit > 0.0:
-            _template(words.spelled, w, words.length[w], places, trail, np.inf, template)
+            _template(templates.spelled, w, templates.length[w], places, trail, np.inf, template)
             away = warped(trail.points, template, BAND, rows, limit)
-            insert(best, likely - trail.sharpness * away, words.word_id[w])
+            insert(best, likely - trail.sharpness * away, templates.word_id[w])
 
 
 @kernel
-def _shorten(trail: Trail, places: KeyPlaces, words: Templates, template: FloatArray, shortlist: Ranked) -> None:
+def _shorten(trail: Trail, places: KeyPlaces, templates: Templates, template: FloatArray, shortlist: Ranked) -> None:
     """Fill the shortlist with the words that are nearest point by point, weighed by their probability."""
     letters, last = len(places.centre), len(shortlist.item) - 1
     for a in range(letters):
@@ -243,14 +243,14 @@ def _shorten(trail: Trail, places: KeyPlaces, words: Templates, template: FloatA
         for b in range(letters):
             if _distance(places.centre[b], trail.points[-1]) > trail.reach:
                 continue
-            for n in range(words.first[a * letters + b], words.first[a * letters + b + 1]):
-                w = words.by_ends[n]
-                limit = (words.log_p[w] - shortlist.worth[last]) / trail.sharpness  # of the distance of a word to keep
-                if limit <= 0.0:
+            for n in range(templates.first[a * letters + b], templates.first[a * letters + b + 1]):
+                w = templates.by_ends[n]
+                limit = (templates.log_p[w] - shortlist.worth[last]) / trail.sharpness
+                if limit <= 0.0:  # at any distance, this word and those after it would not enter the shortlist
                     break
-                if _is_about_as_long(words.length[w], trail.length):
-                    away = _template(words.spelled, w, words.length[w], places, trail, limit, template)
-                    insert(shortlist, words.log_p[w] - trail.sharpness * away, w)
+                if _is_about_as_long(templates.length[w], trail.length):
+                    away = _template(templates.spelled, w, templates.length[w], places, trail, limit, template)
+                    insert(shortlist, templates.log_p[w] - trail.sharpness * away, w)
 
 
 @kernel

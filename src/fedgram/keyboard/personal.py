@@ -188,9 +188,9 @@ class PersonalModel:
             self._table = LearnedWords(self.edition, words, tuple(map(word_key, words)), ids, counts, place)
         return self._table
 
-    def mixed(self, context: Sequence[str]) -> FloatArray:
+    def mixed(self, context: str | Sequence[str]) -> FloatArray:
         """p(word | context) under both models together, for every word of `table`."""
-        table, share = self.table, self.share
+        context, table, share = context_words(context), self.table, self.share
         alone = table.counts / max(table.counts.sum(), 1e-300)
         before = _last(context)
         row = self._pairs.get(_BEGIN if before is None else before, {})

@@ -20,7 +20,9 @@ from fedgram.distill.distillation import DistillationOptions
 from fedgram.distill.refit.refit import RefitOptions
 from fedgram.evaluate.comparison import EvaluationOptions
 from fedgram.federated.collect_unigrams import UnigramOptions
+from fedgram.fgram.pack import PackOptions
 from fedgram.formats.exports import ExportFormat
+from fedgram.text.wordpieces import PieceOptions
 from fedgram.training.options import FedAvgOptions, PretrainingOptions
 
 Split = Literal["train", "dev", "test"]
@@ -67,11 +69,10 @@ class WordsSection(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class PiecesSection(Settings):
+class PiecesSection(PieceOptions):
     """The word pieces (§6), and R_P, their network."""
 
     use: bool = setting(True, "Whether to train and distill a network of word pieces too.")
-    size: Annotated[int, Between(10, 100_000)] = setting(4000, "Number of word pieces.")
     model: str | None = setting(None, "Word pieces that were trained elsewhere.")
     preset: PiecesPreset = setting("P_4K-L", "Shape of the network.")
     network: str | None = setting(None, "A network that was trained elsewhere: .safetensors")
@@ -85,11 +86,10 @@ class RefitSection(RefitOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class FinalSection(Settings):
+class FinalSection(PackOptions):
     """The model for the keyboard: the best one on dev users; how it is packed and exported."""
 
     cased: bool = setting(False, "Whether capitals must be right in the choice of the best model.")
-    bits: Annotated[int, Between(4, 12)] = setting(8, "Bits per probability.")
     exports: tuple[ExportFormat, ...] = setting(("arpa",), "Other formats to write.")
 
 

@@ -20,12 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedgram.core.arrays import BoolArray, FloatArray, LongArray, Ragged, frozen, sum_by
 from fedgram.core.errors import FedgramError, InputError, MissingDependencyError
+from fedgram.core.settings import Between, Settings, setting
 from fedgram.core.storage import atomic_write
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
 
@@ -166,6 +167,13 @@ def pieces_per_token(pieces: WordPieces, frequency: Mapping[str, float]) -> floa
     """The mean length of a word's code, weighted by frequency."""
     lengths = np.diff(pieces.encode_words(list(frequency)).offsets)
     return float(np.average(lengths, weights=list(frequency.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class PieceOptions(Settings):
+    """How word pieces are trained."""
+
+    size: Annotated[int, Between(1, 100_000)] = setting(4000, "Number of word pieces, including <unk>.")
 
 
 def train_pieces(frequency: Mapping[str, float], *, size: int, path: str | Path) -> WordPieces:

@@ -75,6 +75,17 @@ def test_the_context_decides(board: Keyboard) -> None:
     assert board.decode(between, ["their"])[0].word == "car"
 
 
+def test_a_context_may_be_text(board: Keyboard) -> None:
+    text, words = "The cat sat. She lives in New", ["She", "lives", "in", "New"]
+    taps, glider, personal = board.layout.typed("york"), Glider(board), PersonalModel(board.model)
+    personal.learn(["New", "Yorkers"])
+    for own in (None, personal):
+        assert board.decode(taps, text, 3, own) == board.decode(taps, words, 3, own)
+        assert glider.decode(taps, text, 3, own) == glider.decode(taps, words, 3, own)
+    assert personal.predict(text) == personal.predict(words) != personal.predict("New York.")
+    assert personal.log_p(text, "York") == personal.log_p(words, "York")
+
+
 def test_names_stay_as_they_were_typed(board: Keyboard) -> None:
     (best, *_) = board.decode(board.layout.typed("zqxjk"))
     assert best.word == "zqxjk"

@@ -124,13 +124,13 @@ class Capitalizer:
         update_ratios(self._arcs, self._class_arrays, state, ratio)
         return ratio
 
-    def case_log_ratios(self, states: IntArray, words: IntArray) -> FloatArray:
+    def case_log_ratios(self, states: IntArray, word_ids: IntArray) -> FloatArray:
         """Log r(y|q) for pairs of a state q of A_W and the id of a cased word y."""
-        if states.shape != words.shape or states.ndim != 1:
-            raise InvariantError("case ratios: states and words must be two lists of the same length")
+        if states.shape != word_ids.shape or states.ndim != 1:
+            raise InvariantError("case ratios: states and word ids must be two lists of the same length")
         _check_range(states, self.model.topology.states, "a state")
-        _check_range(words, len(self.model.vocabulary), "a cased word")
-        return pair_log_ratios(self._arcs, self._class_arrays, states, words)
+        _check_range(word_ids, len(self.model.vocabulary), "a cased word")
+        return pair_log_ratios(self._arcs, self._class_arrays, states, word_ids)
 
     def __repr__(self) -> str:
         return f"Capitalizer({self.model}, {self.classes})"

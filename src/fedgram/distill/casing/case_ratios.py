@@ -16,14 +16,14 @@ from fedgram.distill.casing.case_classes import ClassArrays
 
 
 @kernel
-def pair_log_ratios(arcs: WeightedArcs, classes: ClassArrays, states: IntArray, words: IntArray) -> FloatArray:
+def pair_log_ratios(arcs: WeightedArcs, classes: ClassArrays, states: IntArray, word_ids: IntArray) -> FloatArray:
     """Log r(y|q) of pairs of a state and a word."""
-    result = np.zeros(len(words))
-    for i in range(len(words)):
-        u = classes.uncased_id[words[i]]
+    result = np.zeros(len(word_ids))
+    for i in range(len(word_ids)):
+        u = classes.uncased_id[word_ids[i]]
         variants = classes.variant[classes.first[u] : classes.first[u + 1]]
         if len(variants) > 1:
-            result[i] = _class_log_ratios(arcs, states[i], variants)[np.searchsorted(variants, words[i])]
+            result[i] = _class_log_ratios(arcs, states[i], variants)[np.searchsorted(variants, word_ids[i])]
     return result
 
 

@@ -86,9 +86,9 @@ def _spread(offsets: LongArray, rows: IntArray) -> tuple[LongArray, LongArray]:
     return which, np.arange(len(which)) + np.repeat(offsets[rows] - np.cumsum(sizes) + sizes, sizes)
 
 
-def _ratios(casing: Casing, states: IntArray, words: IntArray) -> FloatArray:
+def _ratios(casing: Casing, states: IntArray, word_ids: IntArray) -> FloatArray:
     """r(y | a) for pairs; a word that A_W does not know is the only one of its class."""
-    ratio, own = np.ones(len(words)), casing.own_id[words]
+    ratio, own = np.ones(len(word_ids)), casing.own_id[word_ids]
     known = np.flatnonzero(own != UNK)
     ratio[known] = np.exp(casing.capitalizer.case_log_ratios(states[known], own[known]))
     return ratio

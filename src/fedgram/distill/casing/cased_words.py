@@ -115,10 +115,10 @@ def casing_of(capitalizer: Capitalizer, labels: Vocabulary) -> Casing:
     return Casing(capitalizer, vocabulary, uncased_id, own_id, class_of, cased_id, plain_id, ratios)
 
 
-def _ratios(capitalizer: Capitalizer, cased_id: IntArray, words: int) -> CaseRatios:
+def _ratios(capitalizer: Capitalizer, cased_id: IntArray, size: int) -> CaseRatios:
     """The table of r(y | a) over all states of A_W."""
     t, classes = capitalizer.model.topology, capitalizer.classes
-    base = np.ones(words)
+    base = np.ones(size)
     base[cased_id[cased_id >= 0]] = capitalizer.case_ratios(0)[cased_id >= 0]
     sizes = np.diff(classes.variants.offsets)
     u = classes.uncased_id[t.label].astype(np.int64)

@@ -1,4 +1,4 @@
-"""CapSampleApprox against counts added label by label, on random cased and uncased models."""
+"""CapSampleApprox, compared with counts added label by label, on random cased and uncased models."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def test_counts_are_the_same_bits_for_any_batches_and_workers(
 
 
 def test_capitals_come_back() -> None:
-    """A cased model, its lower-case twin as the source: names get their capitals where they had them."""
+    """The source is a lower-case copy of a cased model; names get back the capitals that they had."""
     sentences = [sentence.split() for sentence in SENTENCES]
     A_W = trained(sentences, smoothing="witten-bell")
     uncased = trained([[uncase(word) for word in sentence] for sentence in sentences], smoothing="witten-bell")

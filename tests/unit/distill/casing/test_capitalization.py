@@ -1,4 +1,4 @@
-"""The capitaliser: laws on random models against brute force, worked examples, and real text."""
+"""The capitaliser: properties of random models by brute force, worked examples, and real text."""
 
 import re
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_uncased_vocabulary_is_that_of_the_lower_case_topology() -> None:
 
 
 def best_casing_equals_brute_force(capitalizer: Capitalizer, reference: DictModel, sentences: int) -> int:
-    """Compare with every casing under the reference; returns for how many sentences the best casing was unique."""
+    """Compare with all casings under the reference; returns the number of sentences whose best casing is unique."""
     uncased, unique = capitalizer.classes.uncased, 0
     known = [x for x in range(len(uncased)) if x not in (BOS, EOS)]
     draw = rng(7)
@@ -111,7 +111,7 @@ def test_brute_force_catches_a_model_without_its_backoff_weights() -> None:
 
 
 def test_the_lattice_grows_with_the_hypotheses() -> None:
-    """16 variants of each word and a state for each pair of them: 256 hypotheses, 4,096 extensions a word."""
+    """16 variants of each word and a state for each pair of them: 256 hypotheses, 4,096 extensions per word."""
     words = Vocabulary.of("".join(c.upper() if k >> i & 1 else c for i, c in enumerate("abcd")) for k in range(16))
     ids = range(3, len(words))
     rows = Ragged.from_rows([[x, y, z] for x in ids for y in ids for z in (EOS, *ids)])
@@ -133,7 +133,7 @@ def test_new_york(capitalizer: Capitalizer) -> None:
 
 @pytest.mark.parametrize("rules", [True, False])
 def test_first_words_get_their_capital_from_the_start_of_the_sentence(rules: bool) -> None:
-    """Random words, each with a capital where it begins a sentence; without n-grams that begin with <s> it is lost."""
+    """Random words, capitalised at the beginning of a sentence; without n-grams that begin with <s> this is lost."""
     draw = rng(3)
     lower = [[chr(97 + k) for k in draw.integers(0, 8, draw.integers(1, 9))] for _ in range(600)]
     cased = [[words[0].upper(), *words[1:]] for words in lower]
@@ -232,7 +232,7 @@ def test_unknown_words_are_capitalised_by_their_context_and_their_last_letters(u
 
 
 def test_known_words_are_capitalised_by_the_words_that_their_context_expects() -> None:
-    """*Lake* and *lake* were seen as often as one another, neither after *in* or *the*."""
+    """*Lake* and *lake* occur equally often, and neither after *in* or *the*."""
     seen = [["We", "like", word] for word in ("Lake", "lake") for _ in range(3)]
     sentences = [*names_and_things(), *seen]
     typed = [["she", "lives", "in", "lake", "now"], ["she", "saw", "the", "lake", "there"]]
@@ -271,7 +271,7 @@ def test_first_words_get_no_capital_from_a_model_without_them() -> None:
 
 
 def test_the_first_word_is_capital_at_the_level_of_ids_whatever_the_best_path_read() -> None:
-    """A name must follow *ab* in lower case; the first word is written *Ab* all the same."""
+    """Only *ab* in lower case is followed by a name; the first word is written *Ab* nevertheless."""
     sentences = [["Ab", "x"]] * 3 + [["C", "ab", "D"]] * 30 + [["C", "y"]] * 3
     capitalizer, plain = (Capitalizer(trained(sentences), rules=rules) for rules in (True, False))
     row = Ragged.from_rows([capitalizer.classes.uncased.encode(["ab", "d"])])
@@ -360,9 +360,10 @@ def share_right(pairs: list[tuple[str, str]]) -> float:
     ("language", "of_all", "of_known", "of_first"), [("en_us", 0.973, 0.977, 0.99), ("pt_br", 0.974, 0.977, 0.995)]
 )
 def test_capitals_of_real_text_come_back(language: str, of_all: float, of_known: float, of_first: float) -> None:
-    """Measured: en_us 97.31 % of all words, 97.79 % of those that the model knows and 99.16 % of the first ones.
+    """Measured in en_us: 97.31 % of all words, 97.79 % of those that the model knows, and 99.16 % of first words.
 
-    pt_br 97.44 %, 97.76 % and 99.62 %. Without the rules: 96.28 %, 97.26 % and 90.28 %; 96.10 %, 96.90 % and 87.98 %.
+    In pt_br: 97.44 %, 97.76 % and 99.62 %. Without the rules: 96.28 %, 97.26 % and 90.28 % in en_us; 96.10 %, 96.90 %
+    and 87.98 % in pt_br.
     """
     sentences = read_words(SHARED / f"{language}_supplement.txt.zst")
     held_out = sentences[::10]

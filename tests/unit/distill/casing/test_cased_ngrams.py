@@ -1,4 +1,4 @@
-"""Capitals given and taken away n-gram by n-gram: laws on random models, and against samples."""
+"""Capitalising and lower-casing models n-gram by n-gram: properties of random models, and comparison with samples."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def random_pair(seed: int) -> tuple[NGramModel, Casing]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_capitals_divide_what_the_uncased_model_says(seed: int) -> None:
-    """With every casing: arcs have p·r, and the casings of a word have its probability in sum, at every state."""
+    """With every casing, arcs have p·r, and at every state the casings of a word sum to its probability."""
     model, casing = random_pair(seed)
     cased = capitalize_model(model, casing, least=0.0)
     t, A_W = cased.topology, casing.capitalizer
@@ -77,7 +77,7 @@ def test_unlikely_casings_are_left_out() -> None:
 
 
 def test_no_samples_are_better_than_samples() -> None:
-    """On the same n-grams, the capitalised model is as close to the capitalised text as CapSampleApprox comes."""
+    """On the same n-grams, the capitalised model fits capitalised text as well as that of CapSampleApprox."""
     uncased = trained(LOWER, smoothing="witten-bell")
     casing = casing_of(Capitalizer(trained(TEXT)), uncased.vocabulary)
     cased = capitalize_model(uncased, casing)
@@ -101,7 +101,7 @@ def test_a_lower_case_model_stays_as_it_is(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_there_and_back(seed: int) -> None:
-    """With every casing, the capitalised model in lower case is the uncased one."""
+    """With every casing, the capitalised model in lower case is the uncased model."""
     model, casing = random_pair(seed)
     back = lowercase_model(capitalize_model(model, casing, least=0.0))
     assert set(back.vocabulary.words) == set(UNCASED.words)
@@ -110,7 +110,7 @@ def test_there_and_back(seed: int) -> None:
 
 
 def test_a_model_of_text_in_lower_case() -> None:
-    """Casings that the text lacks are left to the backoff, not lost."""
+    """Casings that the text lacks are read by backoff, and not lost."""
     cased, uncased = (trained(text, smoothing="witten-bell") for text in (TEXT, LOWER))
     lower = lowercase_model(cased)
     assert model_faults(lower) == []
@@ -124,7 +124,7 @@ def test_a_model_of_text_in_lower_case() -> None:
 
 
 def test_expected_histories_prune_better() -> None:
-    """Names after the capital of a first word: the unigrams hardly know it, but it comes up in every sentence."""
+    """First words have a capital in every sentence, but rarely elsewhere; pruning must keep what follows them."""
     model = trained(TEXT)
     kl = []
     for expected in (False, True):
