@@ -39,7 +39,7 @@ class Coding:
     pieces: bytes | None = None
 
     def codes(self, words: Sequence[str]) -> Ragged:
-        """For each word, cased or not, its ids: one, or one a piece."""
+        """For each word, cased or not, its ids: one, or one per piece."""
         plain = [uncase(word) for word in words]
         if self.pieces is None:
             return Ragged(np.array(self.vocabulary.encode(plain), np.int32), np.arange(len(words) + 1))
@@ -116,12 +116,12 @@ class Network:
         return f"Network({self.summary})"
 
 
-def as_tensors(weights: Mapping[str, NDArray[Any]], device: torch.device | str = "cpu") -> Weights:
-    """Weights on a device, as copies."""
-    if torch.device(device).type == "cpu":
+def as_tensors(weights: Mapping[str, NDArray[Any]], torch_device: torch.device | str = "cpu") -> Weights:
+    """Weights as tensors on a torch device, as copies."""
+    if torch.device(torch_device).type == "cpu":
         return {name: torch.tensor(w) for name, w in weights.items()}
     writable = {name: torch.from_numpy(np.require(w, requirements="W")) for name, w in weights.items()}
-    return {name: w.to(device, non_blocking=True) for name, w in writable.items()}
+    return {name: w.to(torch_device, non_blocking=True) for name, w in writable.items()}
 
 
 def pinned_like(array: NDArray[Any]) -> NDArray[Any]:
@@ -130,7 +130,7 @@ def pinned_like(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:
-    """Weights from any device."""
+    """Weights as arrays, from any torch device."""
     return {name: w.detach().float().cpu().numpy() for name, w in weights.items()}
 
 

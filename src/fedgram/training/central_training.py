@@ -101,13 +101,13 @@ def train_centrally(
     shape: ModelShape, start: Weights, sentences: Ragged, options: CentralTraining, *,
     on_batch: Callable[[float, float], object] = lambda *_: None, checkpoint: Path | None = None, pause: float = 60.0,
 ) -> Weights:  # fmt: skip
-    """Train weights on sentences, on the weights' device; `on_batch` hears the share that is done, and the loss.
+    """Train weights on sentences, on the weights' torch device; `on_batch` gets the share that is done, and the loss.
 
-    If a checkpoint is named it is written after every `pause` seconds, and removed at the end.
+    A checkpoint is written every `pause` seconds, and removed at the end.
     """
     if not len(sentences.values):
         raise FedgramError("there is no text to train on")
-    device = start["embedding"].device
+    torch_device = start["embedding"].device
     weights = {name: w.clone().requires_grad_() for name, w in start.items()}
     optimizer = torch.optim.Adam(weights.values(), lr=options.learning_rate)
     kept = _Checkpoint(checkpoint, _work(shape, start, sentences, options), pause) if checkpoint else None
@@ -115,7 +115,7 @@ def train_centrally(
     for epoch in range(options.epochs):
         order = stream(options.seed, "central", epoch).permutation(len(sentences))
         packed = pack_clients([sentences], rows=options.rows, length=options.length, orders=[order.astype(np.int64)])
-        words, targets = (torch.from_numpy(a[0]).to(device).long() for a in (packed.words, packed.targets))
+        words, targets = (torch.from_numpy(a[0]).to(torch_device).long() for a in (packed.words, packed.targets))
         for k in range(len(words)):
             number += 1
             if number <= before:
