@@ -42,7 +42,9 @@ def test_models_against_a_baseline(folder: Path, fedgram: Command) -> None:
         low, high = new[name]["ci95"]
         assert low <= new[name]["value"] <= high
         change = new["change"][name]
-        assert change["value"] == pytest.approx(100 * (new[name]["value"] / old[name]["value"] - 1))
+        assert change["value"] == pytest.approx(
+            100 * (new[name]["value"] - old[name]["value"]) / abs(old[name]["value"])
+        )
         assert change["ci95"][0] <= change["value"] <= change["ci95"][1]
     assert 0 < old["top1"]["value"] < new["top1"]["value"] < new["top3"]["value"] < 100
     assert new["change"]["top1"]["ci95"][0] > 0

@@ -78,7 +78,10 @@ def level(measure: Measure, bucket: IntArray) -> Estimate:
 
 
 def relative_change(new: Measure, old: Measure, bucket: IntArray, old_bucket: IntArray | None = None) -> Estimate:
-    """The relative change in per cent, with its interval; `old_bucket` is needed if the old users are others."""
+    """The relative change in per cent, with its interval; `old_bucket` is needed if the old users are others.
+
+    It is relative to the size of the old level, so that a rise is positive, also of negative levels such as SLL.
+    """
     after = _Buckets.of(new, bucket)
     before = _Buckets.of(old, bucket if old_bucket is None else old_bucket)
     if len(after.share) != len(before.share):
@@ -86,8 +89,11 @@ def relative_change(new: Measure, old: Measure, bucket: IntArray, old_bucket: In
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = float(np.divide(new.level, old.level))
         half = _half_width(np.log(after.left_out / before.left_out), (after.share + before.share) / 2)
-    ends = None if isnan(half) else (100.0 * (ratio * exp(-half) - 1.0), 100.0 * (ratio * exp(half) - 1.0))
-    return Estimate(100.0 * (ratio - 1.0), ends)
+    scale = -100.0 if old.level < 0 else 100.0
+    if isnan(half):
+        return Estimate(scale * (ratio - 1.0), None)
+    low, high = sorted((scale * (ratio * exp(-half) - 1.0), scale * (ratio * exp(half) - 1.0)))
+    return Estimate(scale * (ratio - 1.0), (low, high))
 
 
 class _Buckets(NamedTuple):

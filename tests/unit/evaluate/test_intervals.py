@@ -57,6 +57,18 @@ def test_the_jackknife_leaves_one_bucket_out_at_a_time() -> None:
     assert change.interval == pytest.approx((100 * (ratio * np.exp(-half) - 1), 100 * (ratio * np.exp(half) - 1)))
 
 
+def test_a_rise_of_a_negative_level_is_positive() -> None:
+    """Log-likelihoods are negative: from −30 to −27 is a rise of 10 %."""
+    count, bucket = np.full(40, 2.0), deal_users([str(i) for i in range(40)], 8)
+    noise = np.random.default_rng(4).normal(0.0, 0.5, 40)
+    old, new = Measure(-60.0 + noise, count), Measure(-54.0 + 0.8 * noise, count)
+    change, mirrored = relative_change(new, old, bucket), relative_change(old, new, bucket)
+    assert change.value == pytest.approx(10.0, abs=0.3)
+    assert change.interval is not None
+    assert change.interval[0] < change.value < change.interval[1]
+    assert change.interval[0] > 0 > mirrored.value
+
+
 def test_heavy_buckets_leave_fewer_degrees_of_freedom() -> None:
     """The shares 1/2, 1/6, 1/6, 1/6 are worth 3 equal buckets: 2 degrees of freedom, not 3."""
     measure = Measure(np.array([1.0, 2.0, 1.0, 2.0]), np.array([9.0, 3.0, 3.0, 3.0]))
