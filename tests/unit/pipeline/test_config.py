@@ -63,7 +63,7 @@ def test_values_and_their_types() -> None:
         ("[unigrms]\nclip = 5", "unknown key unigrms; did you mean unigrams?"),
         ("clip = 5", "unknown key clip; did you mean unigrams.clip?"),
         ("[pieces]\nrounds = 5", "unknown key pieces.rounds; did you mean unigrams.rounds?"),
-        ("[pieces]\nzzzzzzz = 5", "unknown key pieces.zzzzzzz; use one of pieces.use, pieces.size"),
+        ("[pieces]\nzzzzzzz = 5", "unknown key pieces.zzzzzzz; use one of pieces.size, pieces.use"),
         ("[unigrams]\nclip = 'much'", "unigrams.clip must be a number above 0, not 'much'"),
         ("[unigrams]\nclip = 0", "unigrams.clip must be a number above 0, not 0"),
         ("[unigrams]\nclip = nan", "unigrams.clip must be a number above 0, not nan"),
