@@ -6,6 +6,9 @@ With Δ the average change of a round, the server treats −Δ as a gradient g (
     adam      m ← β₁·m + (1 − β₁)·g,   u ← β₂·u + (1 − β₂)·g²,   w ← w − η·m / (√u + τ)
 
 With η = 1 and μ = 0 the server's model is the average of the devices' models. Paper: §7.1 (η = 1, μ = 0.9, Nesterov).
+
+An exponential average of the weights over the rounds (Polyak and Juditsky 1992) is smoother than the weights, which
+move with the choice of devices.
 """
 
 import os
@@ -76,6 +79,14 @@ class _MomentumArrays(NamedTuple):
     change: Change
 
 
+class _AverageArrays(NamedTuple):
+    """One array's weights, and their average before this round and after it."""
+
+    w: Array
+    before: Array
+    after: Array
+
+
 class _MomentumRates(NamedTuple):
     """The factor of the change, and the parameters of the rule."""
 
@@ -136,9 +147,19 @@ def move(
     return ServerModel(weights, first, second)
 
 
+def averaged(average: Arrays, weights: Arrays, decay: float, empty: Empty = np.empty_like) -> Arrays:
+    """The exponential average after one more round: decay·average + (1 − decay)·weights, in new arrays."""
+    result = {}
+    for name, w in weights.items():
+        result[name] = empty(w)
+        _in_parts(_average, _AverageArrays(w, average[name], result[name]), decay)
+    return result
+
+
 def _in_parts(
-    function: Callable[[Any, Any], None], arrays: _MomentumArrays | _AdamArrays, rates: _MomentumRates | _AdamRates
-) -> None:
+    function: Callable[[Any, Any], None], arrays: _MomentumArrays | _AdamArrays | _AverageArrays,
+    rates: _MomentumRates | _AdamRates | float,
+) -> None:  # fmt: skip
     """Apply an elementwise kernel to arrays, taken as flat; long arrays are split over several threads."""
     kind: Callable[..., Any] = type(arrays)
     flat, size = [array.reshape(-1) for array in arrays], arrays.w.size
@@ -155,6 +176,13 @@ def _in_parts(
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="server-step")
+
+
+@kernel
+def _average(arrays: _AverageArrays, decay: float) -> None:
+    w, before, after = arrays
+    for k in range(len(w)):
+        after[k] = decay * before[k] + (1.0 - decay) * w[k]
 
 
 @kernel

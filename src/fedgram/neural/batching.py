@@ -29,12 +29,14 @@ class ClientBatches:
         targets: The targets, of the same shape; `NOTHING` where there is no target.
         steps: The number of batches of each client that are not empty.
         asked: The number of targets of each client.
+        seeds: A random number of each client, for its dropout.
     """
 
     words: NDArray[np.int32]
     targets: NDArray[np.int32]
     steps: LongArray
     asked: LongArray
+    seeds: IntArray
 
     @property
     def tokens(self) -> int:
@@ -50,7 +52,7 @@ class ClientBatches:
 
 def pack_clients(
     clients: Sequence[Ragged], *, rows: int, length: int, orders: Sequence[LongArray] | None = None,
-    full_rows: bool = False,
+    full_rows: bool = False, seeds: Sequence[int] | None = None,
 ) -> ClientBatches:  # fmt: skip
     """Pack the sentences of several clients; `orders[c]` lists the sentences of client c to use, in order.
 
@@ -65,7 +67,8 @@ def pack_clients(
     words, targets = np.full(shape, BOS, np.int32), np.full(shape, NOTHING, np.int32)
     for c, (sentences, order) in enumerate(zip(clients, chosen, strict=True)):
         _fill(sentences.values, sentences.offsets, order.astype(np.int64), places[c], words[c], targets[c])
-    return ClientBatches(words, targets, steps, np.count_nonzero(targets != NOTHING, axis=(1, 2, 3)).astype(np.int64))
+    asked = np.count_nonzero(targets != NOTHING, axis=(1, 2, 3)).astype(np.int64)
+    return ClientBatches(words, targets, steps, asked, np.array(seeds or [0] * len(clients), np.int32))
 
 
 def reading_batches(

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedgram.neural.batching import NOTHING
 from fedgram.neural.cell import Weights
+from fedgram.neural.dropout import Dropout
 from fedgram.neural.model import ModelShape, layer_weights
 from fedgram.text.vocabulary import BOS
 
@@ -37,7 +38,10 @@ def supports(shape: ModelShape) -> bool:
     return shape.cell == "cifg" and shape.groups == 1
 
 
-def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: Tensor, inner: Any) -> Tensor:
+def descend(
+    shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, rate: Tensor, inner: Any,
+    dropout: Dropout | None = None,
+) -> Tensor:  # fmt: skip
     """Take one step for every client; returns each client's summed loss before the step.
 
     The loss of a client is the mean over its targets; a client without targets keeps its weights.
@@ -49,6 +53,7 @@ def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor,
         targets: The targets, of the same shape.
         rate: The learning rate, a tensor of one element where the weights are.
         inner: The module with the inner functions: this one, or `neural/gpu/kernels.py`.
+        dropout: What to drop of the embeddings and of the softmax's input, if anything.
     """
     clients, length, rows = words.shape
     asked = targets != NOTHING
@@ -56,16 +61,23 @@ def descend(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor,
     flat_words, flat_targets = words.flatten(1), targets.flatten(1)
     keep = (words != BOS).to(weights["embedding"].dtype)
     x = _rows_of(weights["embedding"], flat_words).view(clients, length, rows, -1)
+    masks = [dropout.mask(place, length, rows, shape.embedding) for place in range(2)] if dropout else []
+    if masks:
+        x = x * masks[0]
     passes = []
     for k in range(shape.layers):
         passes.append(_forward(layer_weights(weights, k), x, keep, inner))
         x = x + passes[-1].r[:, 1:]
+    if masks:
+        x = x * masks[1]
     loss, dx = inner.softmax_step(
         weights["embedding"], weights["output_bias"], x.flatten(1, 2), flat_targets, share.flatten(1)
     )
-    dx = dx.view(x.shape)
+    dx = dx.view(x.shape) * masks[1] if masks else dx.view(x.shape)
     for k in reversed(range(shape.layers)):
         dx = _backward(layer_weights(weights, k), passes[k], keep, dx, inner)
+    if masks:
+        dx = dx * masks[0]
     inner.subtract_rows(weights["embedding"], flat_words, dx.flatten(1, 2))
     summed: Tensor = (loss * asked.flatten(1)).sum(dim=1)
     return summed

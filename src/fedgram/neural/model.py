@@ -19,6 +19,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.neural.batching import NOTHING
 from fedgram.neural.cell import Cell, CellShape, Weights, initial_state
 from fedgram.neural.cell_registry import find_cell
+from fedgram.neural.dropout import Dropout
 from fedgram.text.vocabulary import BOS
 
 
@@ -75,6 +76,7 @@ PRESETS = {
     "P_16K-S": Preset(ModelShape(16_000, 96, 670), True, 1.54, 2.00),
     "P_16K-L": Preset(ModelShape(16_000, 160, 670), True, 2.56, 3.33),
     "P_30K": Preset(ModelShape(30_000, 96, 670), True, 2.91, 3.40),
+    "W_8K": Preset(ModelShape(8_000, 64, 192), False),
     "W_demo": Preset(ModelShape(4_000, 32, 96), False),
     "P_demo": Preset(ModelShape(1_000, 32, 96), True),
 }
@@ -102,10 +104,13 @@ def layer_weights(weights: Weights, layer: int) -> Weights:
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def hidden_outputs(shape: ModelShape, weights: Weights, words: Tensor) -> Tensor:
+def hidden_outputs(shape: ModelShape, weights: Weights, words: Tensor, dropout: Dropout | None = None) -> Tensor:
     """The input of the softmax after each word: `words` is [..., batch, steps], the result [..., batch, steps, N_e]."""
     x = _embed(weights["embedding"], words)
-    *leading, batch, steps, _ = x.shape
+    *leading, batch, steps, width = x.shape
+    masks = [dropout.mask(layer, steps, batch, width).transpose(-2, -3) for layer in range(2)] if dropout else []
+    if masks:
+        x = x * masks[0].view(x.shape)
     cell, cell_shape, keep = shape.recurrent_cell(), shape.cell_shape(), (words != BOS).unsqueeze(-1)
     for k in range(shape.layers):
         layer = layer_weights(weights, k)
@@ -117,7 +122,7 @@ def hidden_outputs(shape: ModelShape, weights: Weights, words: Tensor) -> Tensor
             output, state = cell.step(cell_shape, layer, from_input[..., t, :], kept)
             outputs.append(output)
         x = x + torch.stack(outputs, dim=-2)
-    return x
+    return x * masks[1].view(x.shape) if masks else x
 
 
 def _embed(embedding: Tensor, words: Tensor) -> Tensor:
@@ -134,8 +139,10 @@ def logits(weights: Weights, hidden: Tensor) -> Tensor:
     return scores.view(*hidden.shape[:-1], -1)
 
 
-def word_losses(shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor) -> Tensor:
+def word_losses(
+    shape: ModelShape, weights: Weights, words: Tensor, targets: Tensor, dropout: Dropout | None = None
+) -> Tensor:
     """−log p of every target, and 0 where there is no target; `words` and `targets` are [..., batch, steps]."""
-    scores = logits(weights, hidden_outputs(shape, weights, words)).flatten(0, -2)
+    scores = logits(weights, hidden_outputs(shape, weights, words, dropout)).flatten(0, -2)
     losses = torch.nn.functional.cross_entropy(scores, targets.flatten(), reduction="none", ignore_index=NOTHING)
     return losses.view(targets.shape)

@@ -126,7 +126,8 @@ def as_tensors(weights: Mapping[str, NDArray[Any]], torch_device: torch.device |
 
 def pinned_like(array: NDArray[Any]) -> NDArray[Any]:
     """An array in memory that a GPU reads and writes at full speed, and that is used again when it is let go."""
-    return torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, pin_memory=True).numpy()
+    kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    return torch.empty(array.shape, dtype=kind, pin_memory=True).numpy()
 
 
 def as_arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:

@@ -10,7 +10,7 @@ from fedgram.neural.model import PRESETS, ModelShape, Preset, initial_weights
 from fedgram.neural.network import Coding, Network, as_arrays, piece_coding, word_coding
 from fedgram.text.unigrams import UnigramCounts
 
-_KNOWN_WORDS = 30_000  # of 𝒱, in word-piece networks
+KNOWN_WORDS = 30_000  # of 𝒱, in word-piece networks: those of W_30K
 
 
 def find_preset(name: str, *, pieces: bool | None = None) -> Preset:
@@ -24,20 +24,24 @@ def find_preset(name: str, *, pieces: bool | None = None) -> Preset:
 
 def create_network(
     preset: str, unigrams: Mapping[str, float] | UnigramCounts, *, pieces: bytes | None = None, seed: int = 0,
-    any_size: bool = False,
+    any_size: bool = False, known_words: int = KNOWN_WORDS,
 ) -> Network:  # fmt: skip
     """A network with random weights, whose vocabulary are the most frequent words, or the word pieces.
 
-    There must be about as many word pieces as the preset has, unless `any_size`.
+    There must be about as many word pieces as the preset has, unless `any_size`. 𝒱 of a network of word pieces are the
+    most frequent words, `known_words` with the special ones: as many as the network of words has that it is compared
+    with.
     """
     chosen = find_preset(preset)
     frequency = unigrams.frequency() if isinstance(unigrams, UnigramCounts) else unigrams
-    coding = _coding(preset, frequency, pieces, any_size=any_size)
+    coding = _coding(preset, frequency, pieces, known_words, any_size=any_size)
     shape = replace(chosen.shape, words=len(coding.vocabulary))
     return Network(shape, as_arrays(initial_weights(shape, seed=seed)), coding, {"preset": preset})
 
 
-def _coding(preset: str, frequency: Mapping[str, float], pieces: bytes | None, *, any_size: bool) -> Coding:
+def _coding(
+    preset: str, frequency: Mapping[str, float], pieces: bytes | None, known_words: int, *, any_size: bool
+) -> Coding:
     chosen = find_preset(preset)
     if not chosen.pieces:
         if pieces is not None:
@@ -45,7 +49,7 @@ def _coding(preset: str, frequency: Mapping[str, float], pieces: bytes | None, *
         return word_coding(frequency, chosen.shape.words)
     if pieces is None:
         raise FedgramError(f"{preset} is a network of word pieces; give it some, as `fedgram network pieces` makes")
-    coding, wanted = piece_coding(pieces, frequency, _KNOWN_WORDS), chosen.shape.words
+    coding, wanted = piece_coding(pieces, frequency, known_words), chosen.shape.words
     if not any_size and abs(len(coding.vocabulary) - wanted) > 0.01 * wanted:
         raise FedgramError(
             f"there are {len(coding.vocabulary):,} word pieces, and {preset} needs {wanted:,}; train as many with "

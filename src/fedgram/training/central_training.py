@@ -24,15 +24,18 @@ from fedgram.core.progress import Begin, silent
 from fedgram.core.random import stream
 from fedgram.core.settings import chosen
 from fedgram.core.storage import Record, content_digest
-from fedgram.neural.batching import NOTHING, pack_clients
+from fedgram.neural.batching import pack_clients
 from fedgram.neural.cell import Weights
-from fedgram.neural.model import ModelShape, word_losses
+from fedgram.neural.dropout import Dropout, seeds_in_step
+from fedgram.neural.local_training import mean_gradient
+from fedgram.neural.model import ModelShape
 from fedgram.neural.network import Network, as_arrays, as_tensors
 from fedgram.neural.torch_devices import choose_torch_device
 from fedgram.text.corpus import Corpus
 from fedgram.text.vocabulary import SPECIAL
 from fedgram.training.options import PretrainingOptions
 
+_DEFAULT = PretrainingOptions()
 _STEPS = 1000  # of a progress bar
 _WARMUP = 0.05  # the share of all batches over which the learning rate rises
 
@@ -75,7 +78,7 @@ def pretrain(
 
     weights = train_centrally(
         network.shape, as_tensors(network.weights, torch_device), sentences,
-        CentralTraining(options.epochs, options.learning_rate, options.rows, seed=seed),
+        CentralTraining(options.epochs, options.learning_rate, options.rows, seed=seed, dropout=options.unit_dropout),
         on_batch=on_batch, checkpoint=checkpoint,
     )  # fmt: skip
     return replace(network, weights=as_arrays(weights), about=about)
@@ -85,12 +88,13 @@ def pretrain(
 class CentralTraining:
     """Epochs, the largest learning rate, and the size of a batch; the rate rises a little while, then falls to 0."""
 
-    epochs: int = 5
-    learning_rate: float = 2e-3
-    rows: int = 128
+    epochs: int = _DEFAULT.epochs
+    learning_rate: float = _DEFAULT.learning_rate
+    rows: int = _DEFAULT.rows
     length: int = 32
     gradient_norm: float = 1.0
     seed: int = 0
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.rows, self.length) < 1 or not self.learning_rate > 0 or not self.gradient_norm > 0:
@@ -109,7 +113,7 @@ def train_centrally(
         raise FedgramError("there is no text to train on")
     torch_device = start["embedding"].device
     weights = {name: w.clone().requires_grad_() for name, w in start.items()}
-    optimizer = torch.optim.Adam(weights.values(), lr=options.learning_rate)
+    optimizer = torch.optim.Adam(weights.values(), lr=options.learning_rate, fused=torch_device.type == "cuda")
     kept = _Checkpoint(checkpoint, _work(shape, start, sentences, options), pause) if checkpoint else None
     before, number = kept.restore(weights, optimizer) if kept else 0, 0
     for epoch in range(options.epochs):
@@ -123,13 +127,15 @@ def train_centrally(
             done = (epoch + k / len(words)) / options.epochs
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * _rate(done)
-            loss = word_losses(shape, weights, words[k], targets[k]).sum() / (targets[k] != NOTHING).sum()
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            seeds = torch.tensor([number], dtype=torch.int32, device=torch_device)
+            dropout = Dropout(options.dropout, seeds_in_step(seeds, options.seed)) if options.dropout else None
+            gradient, loss = mean_gradient(shape, weights, words[k], targets[k], dropout)
+            for name, w in weights.items():
+                w.grad = gradient[name]
             torch.nn.utils.clip_grad_norm_(list(weights.values()), options.gradient_norm)
             optimizer.step()
-            if k % 20 == 0:
-                on_batch(done, float(loss.detach()))
+            if k % 100 == 0:
+                on_batch(done, float(loss))
             if kept:
                 kept.keep(weights, optimizer, number)
     if kept:
@@ -163,7 +169,7 @@ class _Checkpoint:
         for name, w in weights.items():
             w.copy_(torch.from_numpy(record.arrays[f"weights.{name}"]))
             moments = {p: torch.from_numpy(record.arrays[f"{p}.{name}"]).to(w.device) for p in _MOMENTS}
-            optimizer.state[w] = {"step": torch.tensor(float(batches)), **moments}
+            optimizer.state[w] = {"step": torch.tensor(float(batches), device=w.device), **moments}
         return batches
 
 

@@ -82,7 +82,10 @@ class DeviceTraining:
         """What some devices train on in a round."""
         orders = [self.plan.order(len(d.sentences), s) for d, s in zip(datasets, streams, strict=True)]
         sentences = [d.sentences for d in datasets]
-        return pack_clients(sentences, rows=self.plan.rows, length=self.plan.length, orders=orders, full_rows=True)
+        seeds = [self.plan.dropout_seed(s) for s in streams]
+        return pack_clients(
+            sentences, rows=self.plan.rows, length=self.plan.length, orders=orders, full_rows=True, seeds=seeds
+        )
 
     def weight(self, sentences: int) -> float:
         """a_i of a device with so many sentences."""

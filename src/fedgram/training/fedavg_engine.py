@@ -71,7 +71,9 @@ def _ordered(devices: tuple[int, ...], batches: ClientBatches, weight: FloatArra
     words, targets = (torch.from_numpy(array[order]) for array in (batches.words, batches.targets))
     if for_gpu:
         words, targets = words.pin_memory(), targets.pin_memory()
-    ordered = ClientBatches(words.numpy(), targets.numpy(), batches.steps[order], batches.asked[order])
+    ordered = ClientBatches(
+        words.numpy(), targets.numpy(), batches.steps[order], batches.asked[order], batches.seeds[order]
+    )
     return Chunk(tuple(devices[i] for i in order.tolist()), ordered, weight[order])
 
 

@@ -76,7 +76,7 @@ class TrainingWatch:
     def begin(self, state: FedAvgState) -> None:
         """Score the weights to start from."""
         if self._dev is not None:
-            self.history["before"] = self._point(0, self._scores(state))
+            self.history["before"] = self._point(0, self._scores(state.model.weights, 0))
             self.history["best_sll_e"] = self.history["before"]["sll_e"]
 
     def is_over(self, state: FedAvgState) -> bool:  # noqa: ARG002
@@ -96,26 +96,30 @@ class TrainingWatch:
         if self._dev is None:
             self.best, self.history["best_round"] = state.model.weights, number
         elif number % self._following.evaluate_every == 0 or number == self._rounds:
-            scores = self._scores(state)
-            self.history["dev"] = [*self.history["dev"], self._point(number, scores)]
+            scores, weights = self._better(state)
+            is_average = weights is state.average
+            self.history["dev"] = [*self.history["dev"], {**self._point(number, scores), "averaged": is_average}]
             if scores.sll_e > self.history["best_sll_e"]:
-                self.best, self.history["best_sll_e"] = state.model.weights, scores.sll_e
-                self.history["best_round"] = number
+                self.best, self.history["best_sll_e"] = weights, scores.sll_e
+                self.history["best_round"], self.history["best_averaged"] = number, is_average
         self._on_round(RoundProgress(number, state.loss, state.targets / max(seconds, 1e-9), scores))
 
-    def _scores(self, state: FedAvgState) -> Scores:
+    def _better(self, state: FedAvgState) -> tuple[Scores, WeightArrays]:
+        """Of the weights and their average, those with the better dev SLL^e."""
+        found = [(self._scores(w, state.round), w) for w in (state.model.weights, state.average) if w]
+        return max(found, key=lambda pair: pair[0].sll_e)
+
+    def _scores(self, given: WeightArrays, number: int) -> Scores:
         """Dev scores; rank 0 computes them for all, so that all agree on the best and on when to stop."""
         assert self._dev is not None
         numbers = [0.0] * 5
         if self._ranks.rank == 0:
-            weights = as_tensors(state.model.weights, self._task.torch_device)
+            weights = as_tensors(given, self._task.torch_device)
             s = score(self._task.shape, weights, self._dev, pieces=self._pieces)
             numbers = [s.sll, s.sll_e, s.perplexity, s.top1 or 0.0, s.top3 or 0.0]
         sll, sll_e, perplexity, top1, top3 = self._ranks.same(numbers)
         if not isfinite(sll_e):
-            raise DivergedError(
-                f"the training diverged: the dev scores of round {state.round} are not finite; {_REMEDY}"
-            )
+            raise DivergedError(f"the training diverged: the dev scores of round {number} are not finite; {_REMEDY}")
         size = len(self._dev.sentences), self._dev.words
         return Scores(sll, sll_e, perplexity, None if self._pieces else top1, None if self._pieces else top3, *size)
 

@@ -8,7 +8,7 @@ al. 2017.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from fedgram.core.arrays import IntArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
-from fedgram.federated.averaging import ServerModel, move
+from fedgram.federated.averaging import Arrays, ServerModel, averaged, move
 from fedgram.federated.batched_task import Member
 from fedgram.federated.intake import Intake
 from fedgram.federated.task import Total
@@ -26,13 +26,19 @@ from fedgram.training.fedavg_device import LOSS, TARGETS, DeviceTraining
 from fedgram.training.fedavg_engine import Chunk, chunks_of, train_chunks
 from fedgram.training.plan import TrainingPlan
 
+_PARTS = ("weights", "first", "second")  # of a ServerModel
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FedAvgState:
-    """What the server has after `round` rounds: its model, and the mean loss per target of the last round."""
+    """What the server has after `round` rounds: its model, and the mean loss per target of the last round.
+
+    `average` is the exponential average of its weights over the rounds; empty if the plan asks for none.
+    """
 
     round: int
     model: ServerModel
+    average: Arrays = field(default_factory=dict)
     loss: float = float("nan")
     targets: int = 0
     devices: int = 0
@@ -65,7 +71,7 @@ class FederatedAveraging(DeviceTraining):
 
     def init(self) -> FedAvgState:
         """The weights to start from."""
-        return FedAvgState(0, ServerModel(self.start))
+        return FedAvgState(0, ServerModel(self.start), self.start if self.plan.average else {})
 
     def broadcast(self, state: FedAvgState) -> Record:
         """The weights, and the number of the round."""
@@ -83,17 +89,21 @@ class FederatedAveraging(DeviceTraining):
         """Move the model along the mean change; stay where nobody trained."""
         number = state.round + 1
         if total.weight == 0:
-            return FedAvgState(number, state.model)
+            return FedAvgState(number, state.model, state.average)
         change = {name: total.arrays[name] for name in state.model.weights}
         step = self.plan.server.scaled(self.plan.server_schedule.factor(number))
         scale = 1.0 / total.weight  # both are in the same fixed point
         model = move(state.model, change, step, scale, pinned_like if self.on_gpu else np.empty_like)
+        decay = min(self.plan.average, (number - 1) / number)  # the first rounds count alike, the start does not
+        average = averaged(state.average, model.weights, decay) if self.plan.average else {}
         targets = total.array(TARGETS)[0]
-        return FedAvgState(number, model, float(total.array(LOSS)[0] / max(targets, 1.0)), int(targets), total.devices)
+        loss = float(total.array(LOSS)[0] / max(targets, 1.0))
+        return FedAvgState(number, model, average, loss, int(targets), total.devices)
 
     def save(self, state: FedAvgState) -> Record:
         """The model with what its rule remembers."""
-        parts = {part: getattr(state.model, part) for part in ("weights", "first", "second")}
+        parts = {part: getattr(state.model, part) for part in _PARTS}
+        parts["average"] = state.average
         loss = None if np.isnan(state.loss) else state.loss
         fields = {"round": state.round, "loss": loss, "targets": state.targets, "devices": state.devices}
         arrays = {f"{part}.{name}": array for part, given in parts.items() for name, array in given.items()}
@@ -101,7 +111,8 @@ class FederatedAveraging(DeviceTraining):
 
     def load(self, saved: Record) -> FedAvgState:
         """The state that was saved."""
-        model = ServerModel(*(saved.part(part).arrays for part in ("weights", "first", "second")))
+        model = ServerModel(*(saved.part(part).arrays for part in _PARTS))
         f = saved.fields
         loss = float("nan") if f["loss"] is None else float(f["loss"])
-        return FedAvgState(int(f["round"]), model, loss, int(f["targets"]), int(f["devices"]))
+        average = saved.part("average").arrays
+        return FedAvgState(int(f["round"]), model, average, loss, int(f["targets"]), int(f["devices"]))

@@ -1,7 +1,7 @@
 """The plan of a training: what devices and server agree on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import cos, pi
 from typing import Any
 
@@ -13,10 +13,11 @@ from fedgram.core.random import Stream
 from fedgram.core.storage import limit_from_json, limit_to_json
 from fedgram.federated.averaging import ServerStep
 from fedgram.neural.local_training import LocalTraining
-from fedgram.training.options import UPDATE_NORM, FedAvgOptions
+from fedgram.training.options import FedAvgOptions
 
 WEIGHTINGS = ("sentences", "uniform")
 SCHEDULES = ("constant", "linear", "cosine")
+_DEFAULT = FedAvgOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +46,22 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """Everything that devices and server must agree on; an `update_norm` of inf sets no limit."""
+    """Everything that devices and server must agree on; an `update_norm` of inf sets no limit.
+
+    `average` is the decay of the average of the server's weights, 0 for none.
+    """
 
     local: LocalTraining = field(default_factory=LocalTraining)
-    rows: int = 8
-    length: int = 20
-    epochs: int = 1
-    max_sentences: int = 256
-    weighting: str = "sentences"
-    update_norm: float = UPDATE_NORM
+    rows: int = _DEFAULT.rows
+    length: int = _DEFAULT.length
+    epochs: int = _DEFAULT.epochs
+    max_sentences: int = _DEFAULT.max_sentences
+    weighting: str = _DEFAULT.weighting
+    update_norm: float = _DEFAULT.update_norm
     server: ServerStep = field(default_factory=ServerStep)
     client_schedule: Schedule = field(default_factory=Schedule)
     server_schedule: Schedule = field(default_factory=Schedule)
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.rows, self.length, self.epochs, self.max_sentences) < 1:
@@ -65,21 +70,25 @@ class TrainingPlan:
             raise FedgramError(f"unknown weighting {self.weighting!r}; choose one of {', '.join(WEIGHTINGS)}")
         if not self.update_norm > 0:
             raise FedgramError(f"the update's norm limit must be greater than 0, not {self.update_norm}")
+        if not 0 <= self.average < 1:
+            raise FedgramError(f"the decay of the weights' average must be at least 0 and below 1, not {self.average}")
 
     @classmethod
     def of(cls, options: FedAvgOptions) -> "TrainingPlan":
         """The plan that these options ask for."""
         o = options
         return cls(
-            LocalTraining(o.client_rate), o.rows, o.length, o.epochs, o.max_sentences, o.weighting, o.update_norm,
-            ServerStep(o.server_rule, o.server_rate, o.server_momentum),
+            LocalTraining(o.client_rate, dropout=o.unit_dropout), o.rows, o.length, o.epochs, o.max_sentences,
+            o.weighting, o.update_norm,
+            ServerStep(o.server_rule, o.server_rate, o.server_momentum, tau=o.server_tau),
             Schedule(o.client_schedule, o.rounds), Schedule(o.server_schedule, o.rounds, o.server_warmup),
+            o.weight_average,
         )  # fmt: skip
 
     def local_in(self, round_number: int) -> LocalTraining:
         """How devices train in a round."""
         rate = self.local.learning_rate * self.client_schedule.factor(round_number)
-        return LocalTraining(max(rate, 1e-12), self.local.gradient_norm)
+        return replace(self.local, learning_rate=max(rate, 1e-12))
 
     def fields(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -98,6 +107,10 @@ class TrainingPlan:
     def most_targets(self) -> int:
         """The most words and sentence ends that a device trains on in a round."""
         return self.max_sentences * self.epochs * self.length
+
+    def dropout_seed(self, rng: Stream) -> int:
+        """The seed of a device's dropout in a round."""
+        return int(Stream(rng.seed, *rng.names, "dropout").generator().integers(1 << 31)) if self.local.dropout else 0
 
     def order(self, sentences: int, rng: Stream) -> LongArray:
         """The sentences that a device with so many trains on, in order: shuffled, at most the limit, epoch by epoch."""

@@ -3,7 +3,9 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -60,9 +62,9 @@ def train_federated(
 ) -> TrainedNetwork:
     """Train a network on devices that keep their text, by federated averaging.
 
-    In every round some devices train the server's network on their own sentences and send the change; the server
-    moves along the mean. Of the rounds that were scored, the result is that with the best SLL^e on dev users; without
-    dev users, the last.
+    In every round some devices train the server's network on their own sentences and send the change of its weights.
+    The server averages the changes and takes a step of its optimiser. The result are the weights with the best SLL^e on
+    dev users, of all rounds that were scored; without dev users, the weights after the last round.
 
     Args:
         network: The network to start from.
@@ -74,10 +76,10 @@ def train_federated(
         checkpoints: Where to keep checkpoints; an interrupted training resumes from there.
         begin: Progress callback.
     """
-    options = chosen(FedAvgOptions, options, settings)
+    options, compute = chosen(FedAvgOptions, options, settings), compute or Compute()
     if isinstance(users, Population):
         dev, users = users.dev if dev is None else dev, users.train
-    work = _Work(network, options, seed, str(choose_torch_device((compute or Compute()).torch_device)), checkpoints)
+    work = _Work(network, options, seed, str(choose_torch_device(compute.torch_device)), checkpoints)
     advance, done = begin("Training", options.rounds), [0]
 
     def on_round(progress: RoundProgress) -> None:
@@ -91,9 +93,10 @@ def train_federated(
         return work.trained(work.train(users, dev, Ranks(), on_round))
     _check_vocabulary(users, network.coding)
     alone = work.torch_device != "cpu" or options.secure_aggregation or is_process_local(network.shape.cell)
-    workers = 1 if alone else (compute or Compute()).cores
+    workers = 1 if alone else compute.cores
     if "RANK" in os.environ:  # torchrun started several processes
-        return work.trained(work.train_simulated(users, dev, join_ranks(), on_round))
+        with closing(join_ranks()) as ranks:
+            return work.trained(work.train_simulated(users, dev, ranks, on_round))
     with sharing(workers, _HELP, lambda folder: _share(folder, work, users, dev)) as ranks:
         return work.trained(work.train_simulated(users, dev, ranks, on_round))
 
@@ -160,7 +163,7 @@ def _share(folder: Path, work: _Work, users: Users, dev: Users | None) -> Mappin
 
 def _save(folder: Path, name: str, users: Users) -> str:
     np.save(folder / f"{name}.npy", users.clients)
-    path = users.population.path or folder / f"{name}.arrow"
+    path = users.population.path or folder / f"{name}.population"
     if users.population.path is None:
         write_population(path, users.population)
     return str(path)
@@ -172,8 +175,9 @@ def help_training(folder: Path, shared: Mapping[str, Any], ranks: Ranks) -> None
     kept = Checkpointing(Path(shared["checkpoints"][0]), *shared["checkpoints"][1:]) if shared["checkpoints"] else None
     network = read_network(folder / "network.safetensors")
     work = _Work(network, FedAvgOptions(**shared["options"]), shared["seed"], torch_device, kept)
+    open_once = cache(open_population)
     users, dev = (
-        Users(open_population(shared[name]), np.load(folder / f"{name}.npy")) if shared[name] else None
+        Users(open_once(shared[name]), np.load(folder / f"{name}.npy")) if shared[name] else None
         for name in ("users", "dev")
     )
     assert users is not None

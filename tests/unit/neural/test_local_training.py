@@ -75,11 +75,11 @@ def test_training_together_is_training_alone(cell: str, norm: float | None) -> N
         packed = pack_clients([sentences], rows=2, length=6)
         summed = 0.0
         for t in range(packed.words.shape[1]):
-            batch = [torch.from_numpy(a[0, t]).long() for a in (packed.words, packed.targets)]
+            words, targets = (torch.from_numpy(a[0, t]).long() for a in (packed.words, packed.targets))
             optimiser.zero_grad()
-            loss = word_losses(shape, alone, *batch).sum()
+            loss = word_losses(shape, alone, words, targets).sum()
             summed += float(loss.detach())
-            (loss / (batch[1] != NOTHING).sum()).backward()
+            (loss / (targets != NOTHING).sum()).backward()
             if norm:
                 torch.nn.utils.clip_grad_norm_(alone.values(), norm)
             optimiser.step()

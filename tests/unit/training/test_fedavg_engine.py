@@ -124,7 +124,14 @@ def test_the_engine_is_the_specification(
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8])
-@pytest.mark.parametrize("plan", [{"update_norm": 0.05}, {"update_norm": math.inf, "weighting": "uniform"}])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"update_norm": 0.05},
+        {"update_norm": math.inf, "weighting": "uniform"},
+        {"local": LocalTraining(0.5, dropout=0.3), "average": 0.9},
+    ],
+)
 @pytest.mark.parametrize("cell", BUILT_IN_CELLS)
 def test_the_engine_is_the_task_device_by_device(
     cell: str, plan: dict[str, Any], chunk: int, chunks_of_devices: Callable[[int], None]
@@ -133,7 +140,7 @@ def test_the_engine_is_the_task_device_by_device(
     chunks_of_devices(chunk)
     population, task = people(1, 8), a_task(cell, **plan)
     assert chunk_size(task) == (chunk if cell == "cifg" else 1)
-    together, alone = (run(task, population, rounds=2, plan=RoundPlan(8), batched=b) for b in (True, False))
+    together, alone = (run(task, population, rounds=2, plan=RoundPlan(8, 1.3), batched=b) for b in (True, False))
     assert same(together, alone)
     assert together.progress.tally.fields() == alone.progress.tally.fields()
     assert together.state.targets > 100

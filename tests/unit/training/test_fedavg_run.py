@@ -16,13 +16,14 @@ from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
 from fedgram.federated.rounds import Checkpointing, RunOptions
 from fedgram.federated.simulation import SimulatedFleet
+from fedgram.federated.task import Total
 from fedgram.neural.local_training import LocalTraining
 from fedgram.neural.network import Coding, WeightArrays
 from fedgram.neural.scoring import ScoredText, Scores, text_to_score
 from fedgram.text.population import Population, Users, population_from_messages
 from fedgram.training import fedavg_run as training
 from fedgram.training.fedavg_run import DevSchedule, DivergedError, RoundProgress, TrainingResult, train
-from fedgram.training.fedavg_task import FederatedAveraging
+from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging
 from fedgram.training.plan import Schedule
 
 
@@ -35,12 +36,21 @@ def talkers(users: int, silent: int = 0) -> Population:
 
 def follow(
     task: FederatedAveraging, *, rounds: int = 6, dev: bool = True, dev_schedule: DevSchedule | None = None,
-    population: Population | None = None, folder: Path | None = None, **options: Any,
+    population: Population | None = None, folder: Path | None = None,
+    on_state: Callable[[FedAvgState], object] = lambda _: None, **options: Any,
 ) -> TrainingResult:  # fmt: skip
-    """A training with two dev users, on whom every round is scored unless told."""
+    """A training with two dev users, on whom every round is scored unless told; `on_state` gets every round's state."""
+
+    class Watched(FederatedAveraging):
+        def server_update(self, state: FedAvgState, total: Total) -> FedAvgState:
+            after = FederatedAveraging.server_update(self, state, total)
+            on_state(after)
+            return after
+
+    watched: FederatedAveraging = Watched(task.shape, task.start, task.plan, task.coding)
     users, coding = population or people(6, 8), Coding(WORDS, WORDS)
     text: ScoredText | None = text_to_score(coding, users, np.array([2, 3])) if dev else None
-    job = Job(task, 5)
+    job: Job[FedAvgState] = Job(watched, 5)
     fleet = SimulatedFleet(job, Users(users, users.clients()[users.clients() != 1]), dropout=0.1)
     return train(
         job,
@@ -116,6 +126,32 @@ def test_progress_that_returns_in_time_goes_on(scripted: Callable[..., None]) ->
     scripted(-9.0, -8.0, -8.5, -7.0, -7.5, -6.0, -6.5)
     result = follow(a_task(), dev_schedule=DevSchedule(1, 2))
     assert (len(result.history["loss"]), result.history["best_round"]) == (6, 5)
+
+
+def test_the_average_of_the_weights_is_exponential_and_leaves_the_start_out() -> None:
+    """After the first rounds it is their mean; later ones count by the decay."""
+    task = a_task(average=0.6)
+    states = [task.init()]
+    follow(task, rounds=4, on_state=states.append)
+    weights = [state.model.weights["embedding"].astype(np.float64) for state in states[1:]]
+    mean = (weights[0] + weights[1]) / 2
+    third = 0.6 * mean + 0.4 * weights[2]
+    for state, expected in zip(states[1:], (weights[0], mean, third, 0.6 * third + 0.4 * weights[3]), strict=True):
+        np.testing.assert_allclose(state.average["embedding"], expected, rtol=1e-5, atol=1e-7)
+    restored = task.load(task.save(states[-1]))
+    assert same_weights(restored.average, states[-1].average)
+
+
+def test_of_the_weights_and_their_average_the_better_is_kept(scripted: Callable[..., None]) -> None:
+    scripted(-9.0, -8.0, -8.5, -7.0, -6.0, -7.0, -7.0)  # the start, then the weights and the average of each round
+    result = follow(a_task(average=0.6), rounds=3)
+    assert [point["averaged"] for point in result.history["dev"]] == [False, True, False]
+    assert [point["sll_e"] for point in result.history["dev"]] == [-8.0, -6.0, -7.0]
+    assert (result.history["best_round"], result.history["best_averaged"]) == (2, True)
+    states: list[FedAvgState] = []
+    follow(a_task(average=0.6), rounds=2, dev=False, on_state=states.append)
+    assert same_weights(result.weights, states[1].average)
+    assert not same_weights(result.weights, states[1].model.weights)
 
 
 @pytest.mark.parametrize("scores", [(-5.0, -6.0, -7.0), (-5.0, -5.0, -5.0)])

@@ -15,6 +15,7 @@ from tests.reference.federated_tasks import WORDS, population
 from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Advance
+from fedgram.federated import devices
 from fedgram.federated.averaging import ServerStep
 from fedgram.federated.rounds import Checkpointing
 from fedgram.neural.local_training import LocalTraining
@@ -92,7 +93,7 @@ def test_devices_and_server_agree_on_what_the_options_say() -> None:
     assert TrainingPlan.of(options) == TrainingPlan(
         local=LocalTraining(0.3), rows=5, length=7, epochs=2, max_sentences=11, weighting="uniform",
         update_norm=math.inf, server=ServerStep("adam", 0.02, 0.8), client_schedule=Schedule("linear", 9),
-        server_schedule=Schedule("cosine", 9, 3),
+        server_schedule=Schedule("cosine", 9, 3), average=0.97,
     )  # fmt: skip
     assert TrainingPlan.of(FedAvgOptions(update_norm=0.3)).update_norm == 0.3
 
@@ -102,7 +103,7 @@ def equal(a: TrainedNetwork, b: TrainedNetwork) -> bool:
     return same and a.history == b.history and a.about == b.about
 
 
-def test_an_interrupted_training_resumes(tmp_path: Path) -> None:
+def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def stopping(description: str, total: int | None = None, *, unit: str = "") -> Advance:
@@ -115,6 +116,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path) -> None:
 
         return advance
 
+    monkeypatch.setattr(devices, "_CHECKPOINT_PAUSE", 0.0)
     people, kept = population(), Checkpointing(tmp_path)
     whole = train_federated(a_network(), people, OPTIONS, seed=3, compute=ONE)
     with pytest.raises(KeyboardInterrupt):

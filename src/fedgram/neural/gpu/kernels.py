@@ -23,6 +23,7 @@ PRECISION = "bf16"  # of the kernels' products: bf16, tf32 or ieee; sums are alw
 _TILE = 128 * 128  # positions × width of a tile of the softmax
 _WORDS = 64  # of a tile of the softmax
 _PROGRAMS = 1024  # enough to fill a GPU
+_ROWS = 16  # of a tile of a product
 _ATTEND = {"STAGES": 3, "num_warps": 8, "maxnreg": 128}  # two programs per multiprocessor, with almost no spills
 
 
@@ -55,7 +56,8 @@ def softmax_step(embedding: Tensor, bias: Tensor, h: Tensor, targets: Tensor, sh
     mean = ((part / normalizer.unsqueeze(1)).unsqueeze(-1) * mean).sum(dim=1)
     dh = (mean - wanted) * share.unsqueeze(-1)
     whole, more = _parts(positions) if positions <= 128 else (128, 0)
-    step_kernel[clients, splits](
+    span = triton.cdiv(vocabulary_tiles, min(max(1, _PROGRAMS // clients), vocabulary_tiles)) * _WORDS
+    step_kernel[clients, triton.cdiv(size, span)](
         operand, embedding, bias, log_normalizer - share.log(), positions, size, span, width,
         TILES=triton.cdiv(positions, 128), POSITIONS=whole, MORE=more, **sizes, num_warps=4 if width <= 128 else 8,
     )  # fmt: skip
@@ -111,8 +113,12 @@ def _reach(x: Tensor) -> int:
 
 
 def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, add: bool = False) -> None:
-    """As `explicit_step.multiply`."""
+    """As `explicit_step.multiply`; the rows of a single client are divided among programs."""
     clients, rows, inner = x.shape
+    if clients == 1 and rows > _ROWS and rows % _ROWS == 0:
+        x, out = x[0].unflatten(0, (-1, _ROWS)), out[0].unflatten(0, (-1, _ROWS))
+        scale = None if scale is None else scale.view(-1, _ROWS)
+        clients, rows, weight = len(x), _ROWS, weight.expand(len(x), -1, -1)
     outer, along = weight.shape[2], weight.stride(2) == 1  # otherwise the weight is transposed
     width, column = (32, 256 if outer > 256 else 128) if along else (128, 32)
     if along and outer <= 128 and clients <= 64:  # few programs: shorter loops in more of them
@@ -121,7 +127,7 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor | None, out: Tensor, *, ad
     multiply_kernel[clients, triton.cdiv(outer, column)](
         x, weight, x if scale is None else scale, out, rows, inner, _reach(x), *reach, _reach(out),
         *x.stride()[:2], 0 if scale is None else scale.stride(0), *out.stride()[:2], *weight.stride(),
-        SCALED=scale is not None, ADD=add, ROWS=max(16, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
+        SCALED=scale is not None, ADD=add, ROWS=max(_ROWS, triton.next_power_of_2(rows)), INNER=width, OUTER=column,
         PRECISION=PRECISION, num_warps=4 if along else 2,
     )  # fmt: skip
 

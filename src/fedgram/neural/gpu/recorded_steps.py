@@ -23,6 +23,7 @@ from torch import Tensor
 from fedgram.neural import explicit_step
 from fedgram.neural.batching import NOTHING
 from fedgram.neural.cell import Weights
+from fedgram.neural.dropout import Dropout, seeds_in_step
 from fedgram.neural.gpu import kernels
 from fedgram.neural.model import ModelShape
 from fedgram.text.vocabulary import BOS
@@ -40,20 +41,24 @@ class Recorded(NamedTuple):
 
 
 def recorded_steps(
-    shape: ModelShape, start: Weights, words: Tensor, targets: Tensor, active: Sequence[int], rate: float
-) -> Recorded:
+    shape: ModelShape, start: Weights, words: Tensor, targets: Tensor, active: Sequence[int], rate: float,
+    dropout: Dropout | None = None,
+) -> Recorded:  # fmt: skip
     """Train clients on [steps, clients, length, rows]; the first `active[t]` clients take part in step t.
 
     The next call overwrites the result.
     """
     global _kept
     _, clients, length, rows = words.shape
-    if _kept is None or not _kept.fits(shape, start, clients, length, rows):
+    share = dropout.share if dropout else 0.0
+    if _kept is None or not _kept.fits(shape, start, clients, length, rows, share):
         _kept = None  # frees its memory first
-        _kept = RecordedSteps(shape, start, clients, length, rows)
+        _kept = RecordedSteps(shape, start, clients, length, rows, share)
     _kept.begin(start, rate)
     most, early = len(active) // 4, torch.cuda.Event()
     for t, n in enumerate(active):
+        if dropout is not None:
+            _kept.seeds[:clients] = seeds_in_step(dropout.seeds, t)
         _kept.step(n, words[t], targets[t])
         if t == most:
             early.record()
@@ -64,21 +69,23 @@ def recorded_steps(
 class RecordedSteps:
     """The buffers for a number of clients, and the graphs captured so far."""
 
-    def __init__(self, shape: ModelShape, start: Weights, clients: int, length: int, rows: int) -> None:
-        self.shape, self.capacity = shape, clients
+    def __init__(self, shape: ModelShape, start: Weights, clients: int, length: int, rows: int, dropout: float) -> None:
+        self.shape, self.capacity, self.dropout = shape, clients, dropout
         torch_device = start["embedding"].device
         self.stack = {name: w.expand(self.capacity, *w.shape).clone() for name, w in start.items()}
         self.words = torch.full((self.capacity, length, rows), BOS, dtype=torch.int64, device=torch_device)
         self.targets = torch.full_like(self.words, NOTHING)
         self.loss = torch.zeros(self.capacity, device=torch_device)
         self.rate = torch.zeros(1, device=torch_device)
+        self.seeds = torch.zeros(self.capacity, dtype=torch.int32, device=torch_device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._memory = torch.cuda.graph_pool_handle()
 
-    def fits(self, shape: ModelShape, start: Weights, clients: int, length: int, rows: int) -> bool:
+    def fits(self, shape: ModelShape, start: Weights, clients: int, length: int, rows: int, dropout: float) -> bool:
         """Whether these buffers can hold such clients."""
         _, own_length, own_rows = self.words.shape
         same = shape == self.shape and start["embedding"].device == self.loss.device and rows == own_rows
+        same = same and dropout == self.dropout
         return same and clients <= self.capacity and length <= own_length
 
     def begin(self, start: Weights, rate: float) -> None:
@@ -114,8 +121,9 @@ class RecordedSteps:
     def _descend(self, clients: int) -> None:
         own = {name: w[:clients] for name, w in self.stack.items()}
         batch = self.words[:clients], self.targets[:clients]
+        dropout = Dropout(self.dropout, self.seeds[:clients]) if self.dropout else None
         with _tf32():  # for torch's own products; those of the kernels are in bf16
-            self.loss[:clients] += explicit_step.descend(self.shape, own, *batch, self.rate, kernels)
+            self.loss[:clients] += explicit_step.descend(self.shape, own, *batch, self.rate, kernels, dropout)
 
 
 @contextmanager

@@ -120,12 +120,14 @@ def step_kernel(
         e = _operand(old, PRECISION)
         step = tl.zeros((WORDS, LEFT), tl.float32), tl.zeros((WORDS, RIGHT if RIGHT else 1), tl.float32)
         bias_step = tl.zeros((WORDS,), tl.float32)
-        for tile in tl.static_range(TILES):
-            if TILES > 1:
+        if TILES == 1:
+            step, bias_step = _add_steps(e, bias, h, log_divisor, step, bias_step, RIGHT, PRECISION)
+        else:
+            for tile in range(TILES):
                 h, log_divisor = _load_positions(
                     h_at, log_divisor_at, tile * POSITIONS, positions, width, POSITIONS, LEFT, RIGHT
                 )  # fmt: skip
-            step, bias_step = _add_steps(e, bias, h, log_divisor, step, bias_step, RIGHT, PRECISION)
+                step, bias_step = _add_steps(e, bias, h, log_divisor, step, bias_step, RIGHT, PRECISION)
         if MORE:
             step, bias_step = _add_steps(e, bias, more, more_log_divisor, step, bias_step, RIGHT, PRECISION)
         new = old[0] - step[0], old[1] - step[1] if RIGHT else step[1]

@@ -1,0 +1,48 @@
+"""SLL and SLL^e of networks, against the losses of their words."""
+
+import numpy as np
+import pytest
+import torch
+from tests.reference.tiny_networks import network_over
+
+from fedgram.neural.model import word_losses
+from fedgram.neural.network import Coding, as_tensors
+from fedgram.neural.scoring import score, text_to_score
+from fedgram.text.population import Population, population_from_messages
+from fedgram.text.vocabulary import BOS, EOS, Vocabulary
+
+WORDS = Vocabulary.of(["see", "you", "soon", "there"])
+
+
+@pytest.fixture
+def people() -> Population:
+    rows = [("a", "See you zebra", "dev"), ("a", "you soon", "dev"), ("b", "there", "dev")]
+    return population_from_messages(rows)
+
+
+def test_sll_is_the_sum_of_log_probabilities_by_sentence(people: Population) -> None:
+    network = network_over(WORDS, seed=3)
+    weights = as_tensors(network.weights)
+    found = score(network.shape, weights, text_to_score(network.coding, people, people.clients()), pieces=False)
+    sll, sll_e = 0.0, 0.0
+    for sentence in (["see", "you", "zebra"], ["you", "soon"], ["there"]):
+        ids = WORDS.encode(sentence)
+        losses = word_losses(network.shape, weights, torch.tensor([[BOS, *ids]]), torch.tensor([[*ids, EOS]]))[0]
+        sll -= float(losses[:-1].sum())
+        sll_e -= sum(float(loss) for loss, word in zip(losses[:-1], sentence, strict=True) if word in WORDS)
+    assert found.sll == pytest.approx(sll / 3, rel=1e-5)
+    assert found.sll_e == pytest.approx(sll_e / 3, rel=1e-5)
+    assert (found.sentences, found.words) == (3, 6)
+
+
+def test_words_outside_the_shared_list_are_left_out(people: Population) -> None:
+    """𝒱 may be smaller than the vocabulary: then fewer words are scored, with the same probabilities."""
+    network = network_over(WORDS, seed=3)
+    weights, known = as_tensors(network.weights), Vocabulary.of(["you"])
+    texts = [
+        text_to_score(coding, people, people.clients()) for coding in (network.coding, Coding(WORDS, known))
+    ]  # fmt: skip
+    whole, few = (score(network.shape, weights, text, pieces=False) for text in texts)
+    assert few.sll == whole.sll
+    assert few.sll_e > whole.sll_e
+    assert np.count_nonzero(texts[1].known) == 2
