@@ -58,7 +58,7 @@ def measure(path: str, preset: str, clients: int, answer: Any) -> None:
     plan, weights = TrainingPlan(rows=8, length=12), as_arrays(initial_weights(shape, seed=0))
     job = Job(FederatedAveraging(shape, weights, plan, Coding(words, words)), seed=1)
     fleet = SimulatedFleet(job, people.train)
-    run_rounds(job, fleet, RunOptions(ROUNDS, RoundPlan(clients)), watch=watch)
+    run_rounds(job, fleet, RunOptions(ROUNDS, RoundPlan(clients, 1.3)), watch=watch)
     best, tokens = watch.best, watch.tokens
     status = Path("/proc/self/status").read_text()
     own, mapped = (int(re.findall(rf"{name}:\s+(\d+)", status)[0]) / 1e3 for name in ("RssAnon", "RssFile"))
@@ -74,11 +74,13 @@ def main() -> None:
     context, rows = multiprocessing.get_context("spawn"), []
     with tempfile.TemporaryDirectory() as folder:
         for users in given.users:
-            write_population(f"{folder}/{users}.arrow", population(users, PRESETS[given.preset].shape.words - 10))
+            write_population(f"{folder}/{users}.population", population(users, PRESETS[given.preset].shape.words - 10))
         cases = [(given.users[0], c) for c in given.clients] + [(u, given.clients[0]) for u in given.users[1:]]
         for users, clients in cases:
             answer = context.Queue()
-            child = context.Process(target=measure, args=(f"{folder}/{users}.arrow", given.preset, clients, answer))
+            child = context.Process(
+                target=measure, args=(f"{folder}/{users}.population", given.preset, clients, answer)
+            )
             child.start()
             seconds, tokens, own, mapped = answer.get()
             child.join()

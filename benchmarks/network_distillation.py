@@ -71,7 +71,7 @@ def main() -> None:
         print(f"{task}: {seconds:.2f} s {rate}", flush=True)
 
     source.sample(range(100), seed=5)
-    options = InferenceOptions(samples=given.infer_samples, max_ngrams=given.max_ngrams, workers=given.workers)
+    options = InferenceOptions(given.infer_samples, 4, given.max_ngrams, workers=given.workers)
     inferred, took = timed(lambda: infer_model(source, options, seed=1))
     told(f"infer {inferred.topology.arcs:,} n-grams from {given.infer_samples:,} samples", took)
     topology = adopt_topology(inferred.topology, inferred.vocabulary, source.vocabulary, open_vocabulary=True)

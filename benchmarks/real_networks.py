@@ -144,7 +144,7 @@ class Setting:
         fleet = SimulatedFleet(job, self.population.train)
         began = perf_counter()
         result = train(
-            job, fleet, RunOptions(rounds, RoundPlan(CLIENTS)), dev=dev,
+            job, fleet, RunOptions(rounds, RoundPlan(CLIENTS, 1.3)), dev=dev,
             dev_schedule=DevSchedule(max(1, rounds // 10)), on_round=tell,
         )  # fmt: skip
         rates = sorted(speeds[len(speeds) // 4 :])

@@ -26,8 +26,9 @@ from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import RoundCounts, UnigramTask
 from fedgram.text.corpus import read_corpus
+from fedgram.text.messages import write_messages
 from fedgram.text.normalize import normalize
-from fedgram.text.population import Population, Users, open_population, write_messages
+from fedgram.text.population import Population, Users, open_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary, read_vocabulary
 from fedgram.text.wordpieces import train_pieces
@@ -68,7 +69,7 @@ def shifts(path: Path, people: Population, words: Vocabulary) -> list[dict[str, 
         ) -> tuple[RoundCounts, ...]:
             job = Job(task, seed)
             fleet = SimulatedFleet(job, Users(people, clients))
-            return run_rounds(job, fleet, RunOptions(20, RoundPlan(n))).state.rounds
+            return run_rounds(job, fleet, RunOptions(20, RoundPlan(n, 1.3))).state.rounds
 
         same = measure_convergence(rounds(first, 1) + rounds(first, 2)).z[-1]
         other = measure_convergence(rounds(first, 1) + rounds(second, 2)).z[-1]

@@ -4,7 +4,7 @@
 .fgram                                 packed models for phones
 .safetensors                           networks
 .unigrams                              word frequencies
-.parquet .arrow                        populations
+.parquet .population                   populations
 .model                                 word pieces, in SentencePiece's format
 """
 
@@ -29,7 +29,7 @@ _READERS: dict[str, Callable[[str | Path], Any]] = {
     ".safetensors": lambda path: lazy(".neural.network:read_network")(path),
     ".unigrams": read_unigram_counts,
     ".parquet": open_population,
-    ".arrow": open_population,
+    ".population": open_population,
     ".model": load_pieces,
 }
 
@@ -45,19 +45,17 @@ def load(path: str | Path) -> Any:
 def save(thing: object, path: str | Path) -> None:
     """Write an n-gram model, a network, word frequencies or a population, by the suffix of the file."""
     if isinstance(thing, NGramModel):
-        if str(path).endswith(".fgram"):
-            raise FedgramError(f"{path}: is a name for a packed model; write it with fg.pack")
         write_model(thing, path)
     elif isinstance(thing, UnigramCounts):
         write_unigrams(_named(path, ".unigrams"), thing)
     elif isinstance(thing, Population):
-        write_population(_named(path, ".arrow"), thing)
+        write_population(_named(path, ".population"), thing)
     elif hasattr(thing, "weights") and hasattr(thing, "coding"):  # a network; torch is not imported for others
         lazy(".neural.network:write_network")(_named(path, ".safetensors"), thing)
     elif isinstance(thing, PackedModel):
         raise FedgramError("a packed model is a file already; copy it, or save the model that it was made of")
     else:
-        others = "networks (.safetensors), unigrams (.unigrams), populations (.arrow)"
+        others = "networks (.safetensors), unigrams (.unigrams), populations (.population)"
         known = f"n-gram models ({' '.join(WRITABLE)}), {others}"
         raise FedgramError(f"a {type(thing).__name__} cannot be saved; choose one of {known}")
 
@@ -70,6 +68,11 @@ def pack(model: NGramModel, path: str | Path, *, bits: int = BITS) -> PackedMode
         path: The file to write.
         bits: Bits per probability.
     """
+    if not isinstance(model, NGramModel):
+        kind = type(model).__name__
+        raise FedgramError(
+            f"only n-gram models can be packed, not a value of type {kind}; read files with fg.load first"
+        )
     write_packed(model, _named(path, ".fgram"), bits=bits)
     return open_model(path)
 

@@ -11,7 +11,7 @@ import grimp
 import pytest
 
 import fedgram as fg
-from fedgram.text.population import write_messages
+from fedgram.text.messages import write_messages
 from fedgram.text.synthetic.typists import SyntheticPopulation
 
 ROOT = Path(__file__).parents[2]

@@ -24,6 +24,7 @@ def model(fedgram: Callable[..., Any], tmp_path: Path) -> Path:
     result = fedgram("phone", "pack", arpa, "-o", packed, "--json")
     assert result["bytes"] == packed.stat().st_size
     assert result["deviation_from_one"] < 1e-3
+    assert result["words"] == len({word for line in LINES for word in line.split()})
     return packed
 
 

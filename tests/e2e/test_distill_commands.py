@@ -151,6 +151,7 @@ def test_what_cannot_be_distilled_is_refused(folder: Path, refused: Command) -> 
     assert "config.json is missing" in refused("distill", "model", "hf:model", *topology, *base)
     assert "not the name of a source" in refused("distill", "model", "R.txt", *topology, *base)
     assert "is not a model format" in refused("distill", "model", folder / "R_W.arpa", "--topology", "A.txt", *base)
+    assert ", .ngram, or infer" in refused("distill", "model", folder / "R_W.arpa", "--topology", "infr", *base)
     pieces = ["--pieces", folder / "pieces.model"]
     assert "not word pieces" in refused("distill", "model", folder / "R_W.arpa", *topology, *pieces, *base)
     casing = ["--casing", folder / "A_W.arpa"]

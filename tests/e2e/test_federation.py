@@ -32,7 +32,8 @@ from fedgram.federated.job import Job, find_task
 from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import UnigramTask
-from fedgram.text.population import open_population, write_messages
+from fedgram.text.messages import write_messages
+from fedgram.text.population import open_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
@@ -52,9 +53,9 @@ dropout = 0.0
 preset = "W_demo"
 [pieces]
 use = false
-[pretraining]
+[words.pretraining]
 epochs = 0
-[training]
+[words.training]
 rounds = 2
 devices_per_round = 3
 client_rate = 0.1

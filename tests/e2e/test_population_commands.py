@@ -24,7 +24,7 @@ def test_a_generated_population(users: Path, fedgram: Command) -> None:
     info = fedgram("data", "info", users, "--json")
     assert info["users"] == 60
     assert info["users_train"] + info["users_dev"] + info["users_test"] == 60
-    again = users.parent / "again.arrow"
+    again = users.parent / "again.population"
     fedgram("data", "synthesize", "--users", 60, "--seed", 1, "-o", again)
     assert fedgram("data", "info", again, "--json") == info
     assert len((users.parent / "supplement.txt").read_text().splitlines()) > 400
@@ -107,7 +107,7 @@ def test_collecting_unigrams(users: Path, fedgram: Command, refused: Callable[..
     assert "from 1 to 1000, not inf" in refused(*collect, "--over-selection", "inf", "-o", folder / "V.unigrams")
     for bad in ("0", "-1", "many"):
         assert "--clip" in refused(*collect, "--clip", bad, "-o", folder / "V.unigrams")
-    assert "no such file" in refused(*collect[:4], folder / "none.arrow", *collect[5:], "-o", folder / "V.unigrams")
+    assert "no such file" in refused(*collect[:4], folder / "no.population", *collect[5:], "-o", folder / "V.unigrams")
     assert not (folder / "V.unigrams").exists()
 
 

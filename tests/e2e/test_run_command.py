@@ -50,11 +50,20 @@ preset = "W_demo"
 [pieces]
 size = 150
 preset = "P_demo"
-[pretraining]
+[words.pretraining]
 epochs = 1
 learning_rate = 0.01
 rows = 16
-[training]
+[words.training]
+rounds = 3
+devices_per_round = 8
+evaluate_every = 1
+dev_users = 4
+[pieces.pretraining]
+epochs = 1
+learning_rate = 0.01
+rows = 16
+[pieces.training]
 rounds = 3
 devices_per_round = 8
 evaluate_every = 1
@@ -78,8 +87,8 @@ thresholds = [1, 1000]
 """
 STAGES = [
     "population", "unigrams", "external", "pretrain_words", "train_words", "pieces", "pretrain_pieces",
-    "train_pieces", "distill_words", "distill_pieces", "refit", "final", "pack", "baselines", "evaluation", "clipping",
-    "report",
+    "train_pieces", "distill_words", "distill_pieces", "refit", "baselines", "final", "pack", "paper_words",
+    "paper_pieces", "evaluation", "clipping", "report",
 ]  # fmt: skip
 
 
@@ -133,6 +142,7 @@ def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Pat
     found = json.loads((done / "evaluation.json").read_text())
     names = {f"A_{by}_{letter}" for by in "WP" for letter in "eimr"}
     models = names | {"Refit", "Baseline", "Final model", "lm.fgram", "Pooled text", "Pooled + supplement"}
+    models |= {f"{name} (paper)" for name in names}
     assert set(found["cased"]["models"]) == models
     assert set(found["uncased"]["models"]) == models | {"R_W (network)", "Refit (uncased)"}
     for by_case in ("uncased", "cased"):
@@ -140,12 +150,18 @@ def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Pat
         assert packed == pytest.approx(full, abs=0.5)
     chosen = json.loads((done / "final.json").read_text())
     assert chosen["dev_top1"][chosen["chosen"]] == max(chosen["dev_top1"].values())
-    assert {*names, "Refit"} <= set(chosen["dev_top1"])
+    assert {*names, "Refit", "Baseline"} <= set(chosen["dev_top1"])
+    assert not chosen["baseline_is_best"]
+    assert not any("(paper)" in name for name in chosen["dev_top1"])
+    ours, printed = ((done / folder / "A_W_r.ngram").read_bytes() for folder in ("", "paper"))
+    assert ours != printed
+    assert again["better"] is (found["uncased"]["models"]["Final model"]["change"]["top1"]["ci95"][0] > 0)
     assert json.loads((done / "refit.json").read_text())["passes"][-1]["reports"] > 70
     for name in ("report.html", "report.md"):
         text = (done / "report" / name).read_text("utf-8")
-        tables = "Table 1", "Table 3", "Table 4", "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "Privacy"
-        for title in (*tables, "Refit (uncased)", "in 4 passes, each device sends marks in a sketch"):
+        tables = "Table 1", "Table 2", "Table 3 (a)", "Table 3 (b)", "Table 4 (a)", "Table 4 (b)", "Privacy"
+        figures = "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "measured once by the stage evaluation and once by"
+        for title in (*tables, *figures, "Refit (uncased)", "in 4 passes, each device sends marks in a sketch"):
             assert title in text
     assert not list((done / ".work").iterdir())
 
@@ -157,7 +173,20 @@ def test_a_small_change_runs_little(done: Path, config: Path, tmp_path: Path, fe
     assert [row["stage"] for row in plan] == STAGES
     assert [row["stage"] for row in plan if row["runs"]] == ["evaluation", "clipping", "report"]
     assert fedgram("run", other, "-w", workspace, "--json")["ran"] == ["evaluation", "clipping", "report"]
+    assert json.loads((workspace / "evaluation.json").read_text())["measured"] == 2
+    report = (workspace / "report" / "report.md").read_text("utf-8")
+    assert "test users were measured 2 times by the stage evaluation and 2 times by the stage clipping" in report
     assert "its configuration changed" in fedgram("run", config, "-w", workspace, "--dry-run")
+
+
+def test_without_the_papers_way(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
+    workspace = copy(done, tmp_path)
+    path = changed(config, tmp_path, "[baselines]", "[paper_way]\nrun = false\n[baselines]")
+    assert fedgram("run", path, "-w", workspace, "--json")["ran"] == ["evaluation", "report"]
+    assert digests(workspace)["final.ngram"] == digests(done)["final.ngram"]
+    report = (workspace / "report" / "report.md").read_text("utf-8")
+    assert "Table 3:" in report
+    assert "(paper)" not in report
 
 
 def test_a_dry_run_writes_nothing(config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:
@@ -215,20 +244,35 @@ def test_the_report_in_a_browser(done: Path, tmp_path: Path, width: int, dark: b
         browser.close()
 
 
-def test_without_a_refit(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
+def test_without_a_refit_the_baseline_is_best(
+    done: Path, config: Path, tmp_path: Path, fedgram: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Networks that were hardly trained give poor models; the run says so wherever people look."""
     workspace = copy(done, tmp_path)
     path = changed(config, tmp_path, "[baselines]", "[refit]\nrun = false\n[baselines]")
-    ran = fedgram("run", path, "-w", workspace, "--json")["ran"]
-    assert ran[0] == "final"
-    assert "Refit" not in json.loads((workspace / "final.json").read_text())["dev_top1"]
+    result = fedgram("run", path, "-w", workspace, "--json")
+    assert result["ran"][0] == "final"
+    assert not result["better"]
+    told = json.loads((workspace / "final.json").read_text())
+    assert "Refit" not in told["dev_top1"]
+    assert told["baseline_is_best"]
+    assert told["chosen"].startswith("Baseline")
     assert "Refit" not in json.loads((workspace / "evaluation.json").read_text())["uncased"]["models"]
-    assert "devices send nothing more" in (workspace / "report" / "report.md").read_text("utf-8")
+    report = (workspace / "report" / "report.md").read_text("utf-8").replace("\\", "")
+    assert "devices send nothing more" in report
+    assert run_command(["run", str(path), "-w", str(workspace)]) == 0
+    printed = capsys.readouterr().err
+    assert len(result["warnings"]) == 2
+    for warning, words in zip(result["warnings"], ("the baseline is the best model", "95 % interval"), strict=True):
+        assert words in warning
+        assert f"fedgram: WARNING: {warning}\n" in printed
+        assert report.index(warning[1:]) < report.index("## The run")
 
 
 def test_devices_are_asked_once(done: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refit that was interrupted goes on from the devices' counts."""
     c = read_run_config(config)
-    inputs = {name: done / name for name in ("users.arrow", "A_W.ngram", "A_W_r.ngram")}
+    inputs = {name: done / name for name in ("users.population", "A_W.ngram", "A_W_r.ngram")}
     work = Work(None, tmp_path, inputs)
     refit_stage.refit(work, c.refit, c.budget, c.seed)
     (tmp_path / "refit.ngram").unlink()
@@ -251,7 +295,7 @@ network = "{done}/R_W.safetensors"
 model = "{done}/pieces.model"
 network = "{done}/R_P.safetensors"
 """
-    old = TINY[TINY.index("[unigrams]") : TINY.index("[pretraining]")]
+    old = TINY[TINY.index("[unigrams]") : TINY.index("[words.pretraining]")]
     path, workspace = changed(config, tmp_path, old, given), tmp_path / "w"
     ran = fedgram("run", path, "-w", workspace, "--until", "final", "--json")["ran"]
     assert not [name for name in ran if name.startswith("pretrain")]
@@ -364,18 +408,18 @@ def test_a_read_only_workspace(done: Path, config: Path, tmp_path: Path, refused
 def test_configurations_that_are_refused(config: Path, tmp_path: Path, refused: Command) -> None:
     workspace = tmp_path / "w"
     wrong = changed(config, tmp_path, "rounds = 3", "round = 3")
-    assert (
-        refused("run", wrong, "-w", workspace) == f"{wrong}: unknown key training.round; did you mean training.rounds?"
-    )
+    line = f"{wrong}: unknown key words.training.round; did you mean words.training.rounds?"
+    assert refused("run", wrong, "-w", workspace) == line
     assert "names a file that is not there: users.parquet; give it with --users" in refused(
         "run", "en_us", "-w", workspace
     )
-    assert "no such file" in refused("run", tmp_path / "none.toml", "-w", workspace)
+    assert "no such file or preset" in refused("run", tmp_path / "none.toml", "-w", workspace)
+    assert refused("run", "enus", "-w", workspace) == "enus: no such file or preset; presets are demo, en_us, pt_br"
     wrong = changed(config, tmp_path, 'preset = "W_demo"', 'preset = "P_demo"')
-    assert "words.preset must be one of 'W_30K', 'W_demo', not 'P_demo'" in refused("run", wrong, "-w", workspace)
+    assert "words.preset must be one of 'W_30K', 'W_8K', 'W_demo', not" in refused("run", wrong, "-w", workspace)
     wrong = changed(config, tmp_path, "typists = 100", "typists = 2")
     assert "has no users in the split" in refused("run", wrong, "-w", workspace)
-    assert not (workspace / "users.arrow").exists()
+    assert not (workspace / "users.population").exists()
 
 
 def test_too_few_users_for_an_experiment(config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:

@@ -63,7 +63,7 @@ def test_a_round_over_processes_is_the_simulations(name: str, tmp_path: Path) ->
     (tmp_path / "job").write_bytes(job.content)
     state, intake = job.task.init(), Intake(job.task, range(CLIENTS))
     for number, user in enumerate(population.client_ids):
-        path = tmp_path / f"{user}.arrow"
+        path = tmp_path / f"{user}.population"
         write_population(path, population_from_messages(row for row in rows if row[0] == user))
         done = subprocess.run(
             [sys.executable, "-c", DEVICE, str(path), str(tmp_path / "job"), str(number)],

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A population with users of all splits, and word frequencies."""
     made = tmp_path_factory.mktemp("train")
     people = population_from_messages(SyntheticPopulation("en_us", seed=3).rows(60))
-    write_population(made / "users.arrow", people)
+    write_population(made / "users.population", people)
     counts: dict[str, int] = {}
     for word, n in zip(people.words, np.bincount(people.token, minlength=len(people.words)).tolist(), strict=True):
         counts[uncase(word)] = counts.get(uncase(word), 0) + n
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(folder: Path, output: Path, *more: object) -> list[str]:
-    common = ["federated", "train", "--users", folder / "users.arrow", "--unigrams", folder / "words.tsv", *RUN]
+    common = ["federated", "train", "--users", folder / "users.population", "--unigrams", folder / "words.tsv", *RUN]
     return [str(a) for a in [*common, "--workers", 1, "-o", output, *more]]
 
 
@@ -50,7 +50,7 @@ def test_training_learns_and_scores_say_so(fedgram: Callable[..., Any], folder: 
     assert result["curve"][-1]["sll_e"] > result["curve"][0]["sll_e"]
     assert (plots / "likelihood.png").stat().st_size > 5000
     scores = fedgram(
-        "network", "score", output, "--users", folder / "users.arrow", "--split", "dev", "--max-users", 4, "--json"
+        "network", "score", output, "--users", folder / "users.population", "--split", "dev", "--max-users", 4, "--json"
     )
     best = next(p for p in result["curve"] if p["round"] == result["best_round"])
     for name in ("sll", "sll_e", "perplexity", "top1", "top3"):
@@ -211,6 +211,7 @@ def test_other_settings_are_not_resumed(
     fedgram(*arguments(folder, output, "--rounds", 2))
     line = refused(*arguments(folder, output, "--rounds", 2, "--client-rate", 0.25))
     assert "other settings: fedavg.plan" in line
+    assert "start again with --restart" in line
     for old in Path(f"{output}.checkpoints").glob("*"):
         old.write_bytes(b"nothing")
     assert "no checkpoint can be read" in refused(*arguments(folder, output, "--rounds", 2))
@@ -233,10 +234,10 @@ def test_bad_input_is_refused(refused: Callable[..., str], folder: Path, tmp_pat
     good = arguments(folder, output, "--rounds", 1)
     assert "there is no preset" in refused(*[a if a != "W_demo" else "W_3K" for a in good])
     nobody = population_from_messages([("a", "hello there", "dev")])
-    write_population(tmp_path / "nobody.arrow", nobody)
-    users = str(folder / "users.arrow")
+    write_population(tmp_path / "nobody.population", nobody)
+    users = str(folder / "users.population")
     assert "no users in the train split" in refused(
-        *[a if a != users else str(tmp_path / "nobody.arrow") for a in good]
+        *[a if a != users else str(tmp_path / "nobody.population") for a in good]
     )
     (tmp_path / "words.tsv").write_text("łódź\t5\n")
     words = str(folder / "words.tsv")
@@ -304,7 +305,7 @@ def test_the_presets_are_table_2(fedgram: Callable[..., Any]) -> None:
 
 
 def test_a_network_is_evaluated_as_it_is_scored(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
-    output, users = tmp_path / "R.safetensors", folder / "users.arrow"
+    output, users = tmp_path / "R.safetensors", folder / "users.population"
     fedgram(*arguments(folder, output, "--rounds", 2))
     scores = fedgram("network", "score", output, "--users", users, "--split", "test", "--json")
     judged = fedgram("evaluate", output, "--users", users, "--split", "test", "--json")
@@ -319,7 +320,7 @@ def test_without_torch_one_line_says_what_to_install(
     for name in [n for n in sys.modules if n.startswith(("fedgram.neural", "fedgram.training", "fedgram.cli"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    users, words, output = folder / "users.arrow", folder / "words.tsv", tmp_path / "R.safetensors"
+    users, words, output = folder / "users.population", folder / "words.tsv", tmp_path / "R.safetensors"
     more = {
         "federated train": ["--users", users, "--unigrams", words, "-o", output],
         "network pretrain": [words, "--unigrams", words, "-o", output],

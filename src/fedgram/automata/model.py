@@ -19,7 +19,7 @@ import numpy as np
 
 from fedgram.automata.topology import Topology, backoff_arcs
 from fedgram.core.arrays import FloatArray, IntArray, LongArray, frozen
-from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.errors import InvariantError
 from fedgram.core.jit import kernel
 from fedgram.core.lazy import lazy
 from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary
@@ -80,8 +80,6 @@ class NGramModel:
 
         Without `<unk>` in the vocabulary, unknown words are left out.
         """
-        if not isinstance(sentence, str):
-            raise FedgramError(f"a sentence is text with words separated by blanks, not a {type(sentence).__name__}")
         log_p: float = lazy(".automata.scoring:score_text")(self, [sentence]).log_p
         return log_p
 

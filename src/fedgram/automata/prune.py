@@ -1,5 +1,7 @@
 """Making a model smaller: relative-entropy pruning after Stolcke (1998). Dropped n-grams are read by backing off."""
 
+from numbers import Integral
+
 import numpy as np
 
 from fedgram.automata.counting import counts_from_visits, expected_visits, summed_counts
@@ -83,6 +85,8 @@ def prune_to_size(
     `relative_entropy_scores` for `expected_histories`.
     """
     unigrams = int(model.topology.first_arc[1])
+    if not isinstance(max_ngrams, Integral):
+        raise FedgramError(f"max_ngrams must be a whole number of n-grams, not {max_ngrams!r}")
     if max_ngrams < unigrams:
         raise FedgramError(
             f"cannot prune to {max_ngrams} n-grams: the vocabulary has {unigrams} unigrams; allow at least that many"

@@ -53,6 +53,8 @@ def train(
 ) -> NGramModel:  # fmt: skip
     """The model of a corpus, pruned to `max_ngrams`. The fields of the options may be given as keywords instead."""
     options = chosen(NGramOptions, options, settings)
+    if not corpus.words:
+        raise FedgramError("the text has no words; give at least one sentence")
     if not np.any(corpus.sentences.values != UNK):
         raise FedgramError("the vocabulary covers no word of the corpus; check that both are of one language and case")
     begin("Counting n-grams")
@@ -80,8 +82,9 @@ def train_on(
     if vocab is not None:
         words = read_vocabulary(vocab) if isinstance(vocab, str | Path) else Vocabulary.of(vocab)
         settings.setdefault("open_vocabulary", True)
-    corpus = read_corpus([text], words) if isinstance(text, str | Path) else corpus_of(filter(str.split, text), words)
-    return train(corpus, max_ngrams=max_ngrams, **settings)
+    if not isinstance(text, str | Path):
+        return train(corpus_of(text, words, skip_blank=True), max_ngrams=max_ngrams, **settings)
+    return train(read_corpus([text], words), max_ngrams=max_ngrams, **settings)
 
 
 def _wanted(counts: NGramCounts, options: NGramOptions) -> BoolArray:

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 
-class Command(click.Command):
-    """A command whose help ends with examples; options that were renamed are accepted with a hint."""
+class _WithExamples(click.Command):
+    """Examples at the end of the help text."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -17,7 +17,14 @@ class Command(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
         super().format_epilog(ctx, formatter)
-        _write_examples(self.examples, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(" " * formatter.current_indent + example + "\n")
+
+
+class Command(_WithExamples):
+    """A command whose help ends with examples; options that were renamed are accepted with a hint."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace earlier names of options by the present ones."""
@@ -28,19 +35,10 @@ class Command(click.Command):
         return super().parse_args(ctx, [_renamed(argument, renamed) for argument in args])
 
 
-class Group(click.Group):
+class Group(_WithExamples, click.Group):
     """A group of such commands."""
 
     command_class = Command
-
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.examples = tuple(examples)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        super().format_epilog(ctx, formatter)
-        _write_examples(self.examples, formatter)
 
 
 Group.group_class = Group
@@ -108,10 +106,3 @@ def _renamed(argument: str, renamed: dict[str, str]) -> str:
         return argument
     hint(flag, renamed[flag])
     return renamed[flag] + sign + value
-
-
-def _write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    if examples:
-        with formatter.section("Examples"):
-            for example in examples:
-                formatter.write(" " * formatter.current_indent + example + "\n")

@@ -16,15 +16,9 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
 from fedgram.text.corpus import open_text, whole_lines
 from fedgram.text.importers import FORMATS, read_messages
+from fedgram.text.messages import SPLITS, write_messages
 from fedgram.text.normalize import normalize, uncase
-from fedgram.text.population import (
-    SPLITS,
-    Population,
-    open_population,
-    population_from_messages,
-    write_messages,
-    write_population,
-)
+from fedgram.text.population import Population, open_population, population_from_messages, write_population
 from fedgram.text.synthetic.grammar import LANGUAGES
 from fedgram.text.synthetic.typists import SyntheticPopulation
 
@@ -32,8 +26,8 @@ Rows = Iterable[tuple[str, str, str | None]]
 
 
 output_option = file_option(
-    "Population to write: .parquet (messages as typed) or .arrow (normalised, mapped into memory)",
-    with_suffix(".parquet", ".arrow", what="a population"),
+    "Population to write: .parquet (messages as typed) or .population (normalised, mapped into memory)",
+    with_suffix(".parquet", ".population", what="a population"),
 )
 text_output_option = file_option("Text to write, one sentence per line.")
 
@@ -48,9 +42,8 @@ text_output_option = file_option("Text to write, one sentence per line.")
 def group() -> None:
     """Import, generate and describe users and their text.
 
-    A population is a .parquet file with one message per row (user_id, seq, text, split), or an .arrow file with one
-    user per row, normalised into words and mapped into memory. A user is in exactly one of the splits train, dev and
-    test.
+    A population is a .parquet file with one message per row (user_id, seq, text, split), or a .population file, which
+    is normalised into words and mapped into memory. A user is in exactly one of the splits train, dev and test.
     """
 
 
@@ -103,7 +96,7 @@ def import_command(
     "synthesize",
     examples=[
         "fedgram data synthesize --users 50 -o users.parquet",
-        "fedgram data synthesize --users 50 -o users.arrow --supplement supplement.txt --whitelist whitelist.txt",
+        "fedgram data synthesize --users 50 -o users.population --supplement supplement.txt --whitelist whitelist.txt",
     ],
 )
 @click.option(
@@ -227,14 +220,14 @@ def normalize_command(text: str, output: Path, uncased: bool, as_json: bool) -> 
 @click.argument("population")
 @json_option
 def info_command(population: str, as_json: bool) -> None:
-    """Describe how large a population is. No text is shown."""
+    """Show the size and the SHA-256 digest of a population. No text is shown."""
     with steps() as step:
         people = open_population(population, on_rows=step.begin(f"Reading {population}"))
     show(describe(people), as_json)
 
 
 def describe(people: Population) -> dict[str, Any]:
-    """The sizes of a population."""
+    """The sizes and the digest of a population."""
     if len(people) == 0:
         raise FedgramError("the population has no users")
     words = people.first_token[people.first_sentence[1:]] - people.first_token[people.first_sentence[:-1]]
@@ -251,4 +244,5 @@ def describe(people: Population) -> dict[str, Any]:
     }
     for split in SPLITS:
         result[f"users_{split}"] = len(people.clients(split))
+    result["digest"] = people.digest
     return result

@@ -61,7 +61,10 @@ def group() -> None:
 def _topology_input(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     for name in value:
         if name != INFER:
-            model_input(ctx, parameter, name)
+            try:
+                model_input(ctx, parameter, name)
+            except InputError as error:
+                raise InputError(name, error.problem, remedy=f"{error.remedy}, or {INFER}") from None
     return value
 
 

@@ -50,6 +50,9 @@ def command(
     vocabulary is wrong), OOV rate, perplexity, sentence log-likelihood, and the share of taps that three suggestions
     save, each with a 95 % interval by the jackknife over buckets of users. With a baseline, also the relative change
     over the same users. Rates and changes are in per cent.
+
+    Perplexity and sentence log-likelihood without OOV words (SLLᵉ) are measured over the words that all models have,
+    the baseline included. They are comparable within one table, but not between tables with other models.
     """
     if options.experiment and baseline is None:
         raise click.UsageError("--experiment needs a --baseline to compare with")
@@ -75,7 +78,9 @@ def _print(found: Comparison, split: str) -> None:
     gap = " ± " if console.width >= _WIDE else "\n± "
     console.print(found.title.replace(" users", f" {split} users", 1), highlight=False)
     names = _short_names(list(found.models))
-    table = _table("± is half of a 95 % interval; changes are relative, in per cent, over the same users")
+    table = _table(
+        f"± is half of a 95 % interval; changes are relative, in per cent, over the same users; {found.scope}"
+    )
     for row in found.rows(gap):
         table.add_row(names.get(row[0], row[0]), *row[1:])
     console.print(table)

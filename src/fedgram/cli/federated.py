@@ -31,6 +31,7 @@ from fedgram.cli.parameters import (
 from fedgram.cli.settings import settings_options
 from fedgram.cli.sizes import size
 from fedgram.cli.unigrams import group as unigrams_group
+from fedgram.core.checkpoint import OtherWorkError
 from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.lazy import lazy
@@ -119,9 +120,13 @@ def train_command(
             check_start(start, given, network)
             network = given
         kept = Checkpointing(Path(f"{output}.checkpoints"), resume, checkpoint_every)
-        trained = train_federated(
-            network, people, options, seed=seed, compute=compute, checkpoints=kept, begin=step.begin
-        )  # fmt: skip
+        try:
+            trained = train_federated(
+                network, people, options, seed=seed, compute=compute, checkpoints=kept, begin=step.begin
+            )  # fmt: skip
+        except OtherWorkError as error:
+            remedy = "use the same settings, or start again with --restart"
+            raise InputError(error.path, error.problem, remedy=remedy) from None
     if not is_leader():
         return
     write_network(output, trained)

@@ -9,13 +9,13 @@ import click
 
 from fedgram.core.errors import InputError
 from fedgram.formats.models import READERS, WRITABLE, model_suffix
-from fedgram.text.population import SPLITS
+from fedgram.text.messages import SPLITS
 
 Decorator = Callable[[Any], Any]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
-users_option = click.option("--users", required=True, help="Population: .parquet or .arrow")
+users_option = click.option("--users", required=True, help="Population: .parquet or .population")
 unigrams_option = click.option(
     "--unigrams", required=True, help="Word frequencies, for the vocabulary: .unigrams, or lines of word, tab, count."
 )

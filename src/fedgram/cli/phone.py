@@ -28,6 +28,7 @@ from fedgram.formats.models import read_model
 from fedgram.keyboard.layout import LAYOUTS, load_layout
 from fedgram.keyboard.speed import measure, measure_typing, seconds_of
 from fedgram.text.normalize import last_sentence
+from fedgram.text.vocabulary import SPECIAL
 
 _SENTENCES = 30_000
 _MAX_CONTEXT = 100_000
@@ -66,7 +67,7 @@ def pack_command(model: str, output: Path, options: PackOptions, as_json: bool) 
         "bytes": packed.bytes,
         "ngrams": packed.ngrams,
         "bytes_per_ngram": packed.bytes / packed.ngrams,
-        "words": len(full.vocabulary),
+        "words": len(full.vocabulary) - len(SPECIAL),
         "deviation_from_one": packed.deviation,
         **{f"bytes_of_{part}": size for part, size in packed.parts.items()},
         "seconds": round(perf_counter() - began, 3),

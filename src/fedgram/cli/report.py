@@ -15,19 +15,26 @@ from fedgram.report.results import read_results
 @click.command(
     "report",
     cls=Command,
-    examples=["fedgram report results.json -o report", "fedgram report results.json -o report --json"],
+    examples=["fedgram report workspace -o report", "fedgram report results.json -o report --json"],
 )
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="Folder for the two pages."
-)
+    "-o", "--output", "folder", default=Path("report"), show_default=True, type=click.Path(path_type=Path),
+    help="Folder for the two pages.",
+)  # fmt: skip
 @json_option
 def command(results: Path, folder: Path, as_json: bool) -> None:
     """Write a run's results as a page.
 
-    RESULTS is a JSON file; docs/formats.md describes it. The folder gets report.html, which needs no other file and no
-    network, and report.md, which links to the figures.
+    RESULTS is the workspace of a run, or a JSON file that docs/formats.md describes. The folder of --output gets
+    report.html, which needs no other file and no network, and report.md, which links to the figures.
     """
+    if results.is_dir():
+        run, results = results, results / "report" / "results.json"
+        if not results.is_file():
+            raise InputError(
+                run, "has no report/results.json", remedy="name the workspace of a finished run, or a file"
+            )
     if folder.exists() and not folder.is_dir():
         raise InputError(folder, "is not a folder")
     content = read_results(results)

@@ -17,9 +17,10 @@ from fedgram.cli.settings import settings_options
 from fedgram.core.compute import Compute
 from fedgram.core.progress import Advance, Begin
 from fedgram.core.settings import settings_of
-from fedgram.pipeline.config import PRESETS, Language, PopulationSection, RunConfig, preset_path, read_run_config
+from fedgram.pipeline.config import PRESETS, SIZES, Language, PopulationSection, RunConfig, preset_path, read_run_config
 
 if TYPE_CHECKING:
+    from fedgram.pipeline.verdict import Verdict
     from fedgram.pipeline.workspace import Planned, Stage
 
 OnStage = Callable[["Stage", str | None], None]
@@ -33,7 +34,7 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dry-run",
             is_flag=True,
-            help="Print the stages that would run, with the time of the last run or an estimate for a CPU.",
+            help="Print the stages that would run, with the time of the last run or an estimate.",
         ),
         settings_options(Compute, "compute"),
         json_option,
@@ -76,20 +77,23 @@ def _print_preset(ctx: click.Context, _: click.Parameter, value: str | None) -> 
 @click.option("-w", "--workspace", required=True, type=click.Path(path_type=Path), help="Folder for the run's files.")
 @population_options
 @click.option(
-    "--print-preset", type=click.Choice(PRESETS), is_eager=True, expose_value=False, callback=_print_preset,
+    "--preset", type=click.Choice(SIZES), help="Another size: small takes half an hour on two cores, without a GPU."
+)
+@click.option(
+    "--print-preset", type=click.Choice((*PRESETS, *SIZES)), is_eager=True, expose_value=False, callback=_print_preset,
     help="Print a preset, to copy and change.",
 )  # fmt: skip
 @running_options
-def command(config: str, workspace: Path, as_json: bool, **options: Any) -> None:
+def command(config: str, workspace: Path, preset: str | None, as_json: bool, **options: Any) -> None:
     """Make a keyboard model from users' text, and report on it.
 
     The whole paper as stages: unigrams and networks from devices, the eight n-gram models of Algorithm 1, a refit to
     n-grams that devices count, the best of them packed for phones, baselines, evaluation on held-out users, and
     report/report.html. The workspace keeps the files of every stage. An interrupted run resumes; after a change, only
-    the affected stages run again. The presets en_us and pt_br have the paper's settings and need --users, --supplement
-    and --whitelist; demo generates its typists.
+    the affected stages run again. The presets en_us and pt_br have the paper's networks and sizes. They need --users,
+    --supplement and --whitelist, and a GPU, or --preset small. The preset demo generates its typists.
     """
-    execute(read_run_config(config, given_files(options)), workspace, as_json=as_json, **options)
+    execute(read_run_config(config, given_files(options), preset), workspace, as_json=as_json, **options)
 
 
 @click.command(
@@ -128,7 +132,7 @@ def execute(
         from fedgram.pipeline.estimates import estimate_seconds
 
         plan = plan_pipeline(config, workspace, until=until, change=change)
-        _show_plan(plan, estimate_seconds(config, workers=compute.cores), as_json)
+        _show_plan(plan, estimate_seconds(config, compute), as_json)
         return
     began = perf_counter()
     ran: list[str] = []
@@ -147,24 +151,31 @@ def execute(
             name: about["sha256"] for noted in space.artefacts.values() for name, about in noted["files"].items()
         },
     }  # fmt: skip
+    judged = _verdict(workspace) if "evaluation" in names else None
     if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
-    elif until is None:
-        _say_what_came_out(config, workspace, perf_counter() - began)
+        verdict = {"better": judged.better, "warnings": judged.warnings} if judged else {}
+        click.echo(json.dumps(result | verdict, ensure_ascii=False))
+    elif judged and until is None:
+        _say_what_came_out(config, workspace, perf_counter() - began, judged)
 
 
-def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float) -> None:
+def _verdict(workspace: Path) -> "Verdict":
+    from fedgram.pipeline.verdict import verdict
+
+    final, evaluation = (json.loads((workspace / f"{x}.json").read_text("utf-8")) for x in ("final", "evaluation"))
+    return verdict(final, evaluation)
+
+
+def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float, judged: "Verdict") -> None:
     from fedgram.fgram.reader import open_model
-    from fedgram.pipeline.evaluation_stages import BASELINE, EXAMPLES, FINAL
+    from fedgram.pipeline.evaluation_stages import EXAMPLES
 
-    found = json.loads((workspace / "evaluation.json").read_text("utf-8"))["uncased"]["models"]
-    figures = found[BASELINE]["top1"], found[FINAL]["top1"], found[FINAL]["change"]["top1"]
-    old, new, change = (figure["value"] for figure in figures)
+    old, new = judged.baseline, judged.final
     text = EXAMPLES[config.population.language][0]
     words = [prediction.word for prediction in open_model(workspace / "lm.fgram").predict(text.split(), 3)]
     lines = {
         "time": f"{seconds / 60:.1f} minutes",
-        "next word right": f"{old:.2f} % → {new:.2f} % of held-out users' words ({change:+.1f} %)",
+        "next word right": f"{old:.2f} % → {new:.2f} % of held-out users' words; {judged.change}",
         "report": str(workspace / "report" / "report.html"),
         "for phones": str(workspace / "lm.fgram"),
         "exports": ", ".join(str(p) for p in sorted(workspace.glob("lm.*")) if p.suffix != ".fgram") or "none",
@@ -177,10 +188,12 @@ def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float) -> No
     for path in sorted(workspace.glob("distillation_[WP].json")):
         by, warnings = path.stem[-1], json.loads(path.read_text("utf-8"))["warnings"]
         warn(*(f"A_{by}_{letter}: {warning}" for letter, warning in warnings.items()))
+    for warning in judged.warnings:
+        click.secho(f"fedgram: WARNING: {warning}", err=True, bold=True, fg="red")
 
 
 def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: bool) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"stage": p.stage.name, "runs": p.reason is not None, "why": p.reason, "seconds": p.seconds,
          "estimate": None if p.seconds is not None else estimates.get(p.stage.name)}
         for p in plan
@@ -189,10 +202,20 @@ def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: b
         click.echo(json.dumps({"stages": rows}))
         return
     for row in rows:
-        took = f"{row['seconds']:,.1f} s" if row["seconds"] is not None else "–"
+        took = _duration(row["seconds"]) if row["seconds"] is not None else "–"
         if row["estimate"] is not None:
-            took = f"about {row['estimate']:,.0f} s"
+            took = f"about {_duration(row['estimate'])}"
         click.echo(f"{row['stage']:<16} {took:>18}  {row['why'] or 'is done'}")
+    left = sum(row["seconds"] or row["estimate"] or 0.0 for row in rows if row["runs"])
+    if any(row["estimate"] is not None for row in rows):
+        click.echo(f"{'in all':<16} {'about ' + _duration(left):>18}  and a few minutes for stages without an estimate")
+
+
+def _duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} minutes" if seconds < 7200 else f"{seconds / 3600:,.0f} hours"
 
 
 @contextmanager

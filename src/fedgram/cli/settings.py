@@ -12,11 +12,11 @@ from fedgram.core.settings import Setting, SettingError, settings_of
 
 
 def settings_options(
-    kind: type, name: str, *, without: Iterable[str] = (), **defaults: Any
+    kind: type, name: str, *, without: Iterable[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command one option per field of a settings class; it gets the settings as the argument `name`.
 
-    Fields in `without` have no option. `defaults` are defaults of this command, where they are not those of the class.
+    Fields in `without` have no option.
     """
     known = [setting for setting in settings_of(kind) if setting.name not in set(without)]
 
@@ -24,26 +24,26 @@ def settings_options(
         @wraps(function)
         def command(**values: Any) -> Any:
             own = {setting.name: values.pop(f"{name}_{setting.name}") for setting in known}
-            return function(**values, **{name: kind(**{**defaults, **own})})
+            return function(**values, **{name: kind(**own)})
 
         for setting in reversed(known):
-            command = _option(setting, name, defaults.get(setting.name, setting.default))(command)
+            command = _option(setting, name)(command)
         return command
 
     return decorate
 
 
-def _option(setting: Setting, prefix: str, default: Any) -> Callable[[Any], Any]:
+def _option(setting: Setting, prefix: str) -> Callable[[Any], Any]:
     flag = f"--{setting.name.replace('_', '-')}"
     formerly = tuple(f"--{old.replace('_', '-')}" for old in setting.formerly)
     names = (f"{flag}/--no-{flag[2:]}" if setting.hint is bool else flag, f"{prefix}_{setting.name}")
     kind: Any = bool if setting.hint is bool else _SettingType(setting)
-    text = f"{setting.help}  [{'; '.join(_notes(setting, default))}]".removesuffix("  []")
-    return click.option(*names, cls=Option, type=kind, default=default, help=text, formerly=formerly)
+    text = f"{setting.help}  [{'; '.join(_notes(setting))}]".removesuffix("  []")
+    return click.option(*names, cls=Option, type=kind, default=setting.default, help=text, formerly=formerly)
 
 
-def _notes(setting: Setting, default: Any) -> list[str]:
-    notes = []
+def _notes(setting: Setting) -> list[str]:
+    notes, default = [], setting.default
     if default is not None and setting.hint is not bool:
         notes.append(f"default: {_shown(default)}")
     elif default is not None:

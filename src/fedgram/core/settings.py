@@ -14,6 +14,7 @@ import sys
 import types
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedgram.core.errors import InvariantError
@@ -96,6 +97,7 @@ class Setting:
         """The value in its own type, or a `SettingError`."""
         if value is None and self.optional:
             return None
+        value = _plain(value)
         fits = _fits(value, self.hint, infinite=self.bounds is not None and self.bounds.infinite)
         if fits and self.bounds is not None:
             fits = all(self.bounds.holds(v) for v in (value if isinstance(value, list | tuple) else [value]))
@@ -166,6 +168,15 @@ def _fits(value: Any, hint: Any, *, infinite: bool) -> bool:
         finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
         return finite or (infinite and type(value) is float and value == math.inf)
     return type(value) is hint
+
+
+def _plain(value: Any) -> Any:
+    """The value, with the numbers of numpy as those of Python."""
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _wanted(hint: Any) -> str:

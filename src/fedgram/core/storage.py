@@ -7,6 +7,7 @@ arrays. Equal content gives equal bytes.
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,12 +20,21 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
+from fedgram.core.arrays import ByteArray
 from fedgram.core.errors import InputError
 
 _UMASK = os.umask(0o077)  # it can only be read by setting it, so this is done once, at import
 os.umask(_UMASK)
+
+_TYPES = {  # numpy's types by their names in a safetensors file, in the order of that library
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",
+    "F32": "<f4", "C64": "<c8", "F64": "<f8", "I64": "<i8", "U64": "<u8",
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_RANK = {dtype: rank for rank, dtype in enumerate(_TYPES.values())}
+_MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 
 
 @contextmanager
@@ -108,7 +118,7 @@ def content_digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         sha.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-        sha.update(array.reshape(-1).view(np.uint8).data)
+        sha.update(_raw(array))
     return sha.hexdigest()
 
 
@@ -124,22 +134,40 @@ def limit_from_json(value: float | None) -> float:
 
 def artefact_to_bytes(artefact: Artefact) -> bytes:
     """The content of an artefact file."""
-    return _serialize(artefact)[0]
-
-
-def _serialize(artefact: Artefact) -> tuple[bytes, str]:
-    digest = content_digest(artefact.fields, artefact.arrays)
-    about = {"kind": artefact.kind, "version": artefact.version, "fields": artefact.fields, "digest": digest}
-    arrays = {name: np.ascontiguousarray(array) for name, array in artefact.arrays.items()}
-    return save(arrays, {"fedgram": json.dumps(about, sort_keys=True)}), digest
+    header, arrays, _ = _serialize(artefact)
+    return b"".join([header, *map(_raw, arrays)])
 
 
 def write_artefact(path: str | Path, artefact: Artefact) -> str:
     """Write the artefact and return its digest."""
-    content, digest = _serialize(artefact)
+    header, arrays, digest = _serialize(artefact)
     with atomic_write(path) as file:
-        file.write(content)
+        file.write(header)
+        for array in arrays:
+            file.write(_raw(array))
     return digest
+
+
+def _raw(array: NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _serialize(artefact: Artefact) -> tuple[bytes, list[NDArray[Any]], str]:
+    """The header, the arrays in the order of the file, and the digest; the bytes are those of the safetensors library.
+
+    The types with the largest values come first, so that every array is aligned.
+    """
+    digest = content_digest(artefact.fields, artefact.arrays)
+    about = {"kind": artefact.kind, "version": artefact.version, "fields": artefact.fields, "digest": digest}
+    arrays = {name: np.ascontiguousarray(array) for name, array in artefact.arrays.items()}
+    header: dict[str, Any] = {"__metadata__": {"fedgram": json.dumps(about, sort_keys=True)}}
+    end = 0
+    for name in sorted(arrays, key=lambda name: (-_RANK[arrays[name].dtype.str], name)):
+        array, first, end = arrays[name], end, end + arrays[name].nbytes
+        header[name] = {"dtype": _NAMES[array.dtype.str], "shape": array.shape, "data_offsets": [first, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, [arrays[name] for name in header if name in arrays], digest
 
 
 def artefact_from_bytes(content: bytes, name: str | Path, *, kind: str, version: int) -> Artefact:
@@ -168,6 +196,54 @@ def read_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(path, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
     return _checked(about, arrays, path, kind, version)
+
+
+def map_artefact(path: str | Path, *, kind: str, version: int) -> Artefact:
+    """Read an artefact as `read_artefact` does, with arrays that are mapped into memory and read-only.
+
+    The whole file is read once, for its checksum.
+    """
+    path = Path(path)
+    path.open("rb").close()  # raises the usual OSError for a missing or unreadable file
+    try:
+        content = np.memmap(path, np.uint8, "r").view(np.ndarray)
+        header, data = _split_header(content)
+        about = json.loads(header.pop("__metadata__")["fedgram"])
+        arrays = _mapped_arrays(header, data)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise InputError(path, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
+    return _checked(about, arrays, path, kind, version)
+
+
+def _split_header(content: ByteArray) -> tuple[dict[str, Any], ByteArray]:
+    """The header of a safetensors file, and the bytes that follow it."""
+    length = int.from_bytes(content[:8].tobytes(), "little")
+    if length > _MAX_HEADER_BYTES or 8 + length > len(content):
+        raise ValueError("the header is longer than the file")
+    if length % 8:
+        raise ValueError("the arrays are not aligned")
+    return json.loads(content[8 : 8 + length].tobytes().decode()), content[8 + length :]
+
+
+def _mapped_arrays(header: Mapping[str, Any], data: ByteArray) -> dict[str, NDArray[Any]]:
+    """The arrays of a header as views of `data`. They must fill it without gaps, overlaps or misaligned values."""
+    arrays: dict[str, NDArray[Any]] = {}
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, (first, last) = np.dtype(_TYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
+        if any(type(number) is not int or number < 0 for number in (*shape, first, last)):
+            raise ValueError("a shape or an offset is not a whole number")
+        if first != end or last > len(data) or last - first != math.prod(shape) * dtype.itemsize:
+            raise ValueError("the arrays' sizes and offsets do not fit together")
+        if first % dtype.itemsize:
+            raise ValueError("the arrays are not aligned")
+        if dtype == np.bool_ and data[first:last].max(initial=0) > 1:
+            raise ValueError("a truth value is neither 0 nor 1")
+        arrays[name] = data[first:last].view(dtype).reshape(shape)
+        end = last
+    if end != len(data):
+        raise ValueError("the arrays end before the file does")
+    return arrays
 
 
 def _checked(about: Any, arrays: Mapping[str, NDArray[Any]], name: str | Path, kind: str, version: int) -> Artefact:

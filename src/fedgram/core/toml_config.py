@@ -21,8 +21,8 @@ T = TypeVar("T")
 _MAX_BYTES = 1 << 20
 
 
-def read_config(path: str | Path, kind: type[T]) -> T:
-    """Read a file as the dataclass `kind`."""
+def read_config(path: str | Path, kind: type[T], *, over: T | None = None) -> T:
+    """Read a file as the dataclass `kind`; keys that it leaves out have their defaults, or their values in `over`."""
     with Path(path).open("rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
@@ -33,12 +33,15 @@ def read_config(path: str | Path, kind: type[T]) -> T:
         raise InputError(path, f"is not UTF-8 text (byte {error.start})") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(path, f"is not TOML: {error}") from None
-    return from_table(table, kind, path)
+    return from_table(table, kind, path, over=over)
 
 
-def from_table(table: Mapping[str, Any], kind: type[T], path: str | Path = "configuration") -> T:
+def from_table(
+    table: Mapping[str, Any], kind: type[T], path: str | Path = "configuration", *, over: T | None = None
+) -> T:
     """A dataclass from what a TOML parser gives; `path` is what errors name."""
-    return _section(table, kind(), "", path, known_keys(kind()))
+    default = kind() if over is None else over
+    return _section(table, default, "", path, known_keys(default))
 
 
 def known_keys(config: Any, prefix: str = "") -> list[str]:

@@ -26,9 +26,10 @@ from fedgram.federated.rounds import RunOptions
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.shards import ShardedFleet, Waiting
 from fedgram.pipeline import network_stages, refit_stage, text_stages
-from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.config import PiecesSection, RunConfig, WordsSection
 from fedgram.pipeline.participants import DevicesOf
 from fedgram.pipeline.workspace import Stage, Work
+from fedgram.training.options import FedAvgOptions
 
 _AWAY, _SHARD_AWAY = 600.0, 30.0  # seconds that a server may be away, and until a round goes on without one of several
 
@@ -86,22 +87,25 @@ def _functions(config: RunConfig, devices: DevicesOf) -> dict[str, Callable[[Wor
     }
     if c.unigrams.counts is None:
         functions["unigrams"] = lambda work: text_stages.unigrams(work, c.unigrams, c.seed, devices=devices)
-    for what, name, given in (("words", "R_W", c.words.network), ("pieces", "R_P", c.pieces.network)):
-        if given is None:
-            functions[f"train_{what}"] = _training(c, name, devices)
+    sections: list[tuple[str, WordsSection | PiecesSection]] = [("R_W", c.words), ("R_P", c.pieces)]
+    for name, section in sections:
+        if section.network is None:
+            what = "words" if name == "R_W" else "pieces"
+            functions[f"train_{what}"] = _training(section.training, c.seed, name, devices)
     return functions
 
 
-def _training(config: RunConfig, name: str, devices: DevicesOf) -> Callable[[Work], None]:
+def _training(options: FedAvgOptions, seed: int, name: str, devices: DevicesOf) -> Callable[[Work], None]:
     compute = Compute("cpu", 1)  # of the server, which only scores
-    return lambda work: network_stages.train_network(
-        work, config.training, config.seed, name=name, compute=compute, devices=devices
-    )
+    return lambda work: network_stages.train_network(work, options, seed, name=name, compute=compute, devices=devices)
 
 
 def _cohort_of(stage: str, config: RunConfig) -> tuple[str, CohortOptions]:
-    section = "training" if stage.startswith("train_") else stage
-    return section, getattr(config, section)
+    """The settings of a stage's cohorts, with the name of their section."""
+    if stage.startswith("train_"):
+        what = stage.removeprefix("train_")
+        return f"{what}.training", getattr(config, what).training
+    return stage, getattr(config, stage)
 
 
 def _identity(server: Folder | Path) -> str:
@@ -173,9 +177,10 @@ class FederationDevices:
     def __init__(self, servers: Servers, folder: Path) -> None:
         self._servers, self._folder = servers, folder
 
-    def participations(self, limit: int | None) -> int | None:  # noqa: ARG002
-        """What the federation allows, whatever a simulation would."""
-        return self._servers.home.config.participations
+    def participations(self, limit: int | None) -> int | None:
+        """The limit that is asked for, but not more than what devices allow."""
+        allowed = self._servers.home.config.participations
+        return allowed if limit is None else min(limit, allowed)
 
     def run_options(self, cohort: CohortOptions, rounds: int | None) -> RunOptions:
         """Rounds as the federation runs them."""

@@ -17,7 +17,8 @@ from typing import Any
 from fedgram.core.arrays import IntArray, Ragged
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
-from fedgram.text.population import ClientDataset, Population, messages_by_user, population_from_messages
+from fedgram.text.messages import messages_by_user
+from fedgram.text.population import ClientDataset, Population, population_from_messages
 
 _FORMAT = "fedgram device 1"
 _TABLES = (

@@ -131,10 +131,10 @@ def distill(
 
 def prepare_nn2wfa(
     source: SourceModel, external: NGramModel, options: DistillationOptions, *, inferred: NGramModel | None,
-    budget: Budget, pieces: WordPieces | None, seed: int, running: Running,
+    budget: Budget, pieces: WordPieces | None, seed: int, running: Running, rules: bool = True,
 ) -> tuple[NN2WFA, NGramModel]:  # fmt: skip
-    """NN2WFA of a source, which counts when it is first used, and the inferred topology."""
-    capitalizer, of_pieces = Capitalizer(external), pieces is not None or isinstance(source, SpellsItself)
+    """NN2WFA of a source, which counts when it is first used, and the inferred topology; `rules`: see `Capitalizer`."""
+    capitalizer, of_pieces = Capitalizer(external, rules=rules), pieces is not None or isinstance(source, SpellsItself)
     if inferred is None:
         kept = running.folder / "inferred.ngram" if running.folder else None
         if kept is None or not kept.exists():
@@ -150,15 +150,10 @@ def prepare_nn2wfa(
         "samples": options.samples, "seed": seed, "options": running.counting(source, options.samples)
     }  # fmt: skip
     topologies = [external, inferred]
-    if of_pieces:
-        capitals = options.capital_samples
-        return PieceNN2WFA(
-            source, capitalizer, topologies, pieces=pieces, capital_samples=capitals, **counting
-        ), inferred  # fmt: skip
-    if options.uncased_first:
-        capitals = options.capital_samples
-        return UncasedWordNN2WFA(source, capitalizer, topologies, capital_samples=capitals, **counting), inferred
-    return WordNN2WFA(source, capitalizer, topologies, **counting), inferred
+    if not of_pieces and not options.uncased_first:
+        return WordNN2WFA(source, capitalizer, topologies, **counting), inferred
+    kind, capitals = PieceNN2WFA if of_pieces else UncasedWordNN2WFA, options.capital_samples
+    return kind(source, capitalizer, topologies, pieces=pieces, capital_samples=capitals, **counting), inferred
 
 
 def normalized(model: NGramModel) -> NGramModel:

@@ -13,7 +13,7 @@ import numpy as np
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import keep_ngrams, prune_to_size
 from fedgram.automata.topology import ngram_matrix
-from fedgram.automata.training import NGramOptions, Smoothing, train
+from fedgram.automata.training import train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream_key
@@ -33,16 +33,14 @@ _BATCH = 8192
 class InferenceOptions:
     """How to infer: from how many samples, and what to keep.
 
-    N-grams of two and more words that came up less than `min_count` times are left out, as are longer n-grams with
-    words outside the `higher_order_words` most frequent. `workers` threads and `ranks` processes share the sampling.
+    N-grams of two and more words that came up less than `min_count` times are left out. `workers` threads and `ranks`
+    processes share the sampling. Everything else has the defaults of `NGramOptions`.
     """
 
-    samples: int = 1_000_000
-    order: int = 4
-    max_ngrams: int = 1_500_000
-    higher_order_words: int = 64_000
+    samples: int
+    order: int
+    max_ngrams: int
     min_count: int = 2
-    smoothing: Smoothing = "katz"
     workers: int = 1
     ranks: Ranks = ALONE
 
@@ -91,11 +89,8 @@ def _train(corpus: Corpus, options: InferenceOptions, *, open_vocabulary: bool) 
     """The model of samples, before it is pruned."""
     if not np.any(corpus.sentences.values):
         raise FedgramError("the source's samples hold no words, so that no topology can be inferred from them")
-    training = NGramOptions(
-        order=options.order, smoothing=options.smoothing, higher_order_words=options.higher_order_words,
-        min_count=(1, options.min_count)[: options.order], open_vocabulary=open_vocabulary,
-    )  # fmt: skip
-    return train(corpus, training)
+    min_count = (1, options.min_count)[: options.order]
+    return train(corpus, order=options.order, min_count=min_count, open_vocabulary=open_vocabulary)
 
 
 def _sampled(source: SourceModel, options: InferenceOptions, seed: int) -> Ragged:

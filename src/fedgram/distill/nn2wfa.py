@@ -173,9 +173,13 @@ class PieceNN2WFA:
 
     def __call__(self, topology: NGramModel) -> Fit:
         """CapSampleApprox(A_W^u, topology, A_W)."""
+        return self.capitalized(topology, self.capitalizer)
+
+    def capitalized(self, topology: NGramModel, capitalizer: Capitalizer) -> Fit:
+        """CapSampleApprox(A_W^u, topology, p_cap), where p_cap is the model of the capitaliser."""
         uncased = self.uncased(topology)
         source = NGramSource(uncased.model)
-        casing = casing_of(self.capitalizer, source.vocabulary)
+        casing = casing_of(capitalizer, source.vocabulary)
         T = cased_topology(topology, source, casing)
         options = CountingOptions(self.options.workers, _BATCH, shard=_BATCH)
         cased = cap_sample_approx(source, T, casing, samples=self.capital_samples, seed=self.seed, options=options)

@@ -1,7 +1,7 @@
 """Models compared on the same users: the operation behind the command, the stage of a run, and the library."""
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,11 +10,13 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
 from fedgram.core.settings import Between, Settings, chosen, setting
 from fedgram.evaluate.evaluation import Evaluation, evaluate_model
+from fedgram.evaluate.forms import shared_forms
 from fedgram.evaluate.jackknife import BUCKETS
-from fedgram.evaluate.models import Model, as_predictor
+from fedgram.evaluate.models import Model, as_predictor, in_memory, vocabulary_of
 from fedgram.evaluate.predictor import Predictor
 from fedgram.evaluate.summary import summarize, summarize_experiment
 from fedgram.text.population import Users
+from fedgram.text.vocabulary import Vocabulary
 
 COLUMNS = {
     "top1": "top-1 %", "top3": "top-3 %", "oov_rate": "OOV %", "perplexity": "perplexity", "sll_e": "SLLᵉ",
@@ -37,10 +39,14 @@ class Comparison:
     """Every model's figures over the same users, with 95 % intervals, and its change against the baseline.
 
     `models` maps names to figures, as `evaluate/summary.py` describes them. In a notebook it shows itself as a table.
+    Perplexity and SLL^e are over 𝒱, the words that all models have: `shared_words` of them. A share `outside` of the
+    typed words, in per cent, is not among them.
     """
 
     users: int
     words: int
+    shared_words: int
+    outside: float
     cased: bool
     baseline: str | None
     models: Mapping[str, Mapping[str, Any]]
@@ -52,11 +58,12 @@ class Comparison:
         evaluations: Mapping[str, Evaluation],
         options: EvaluationOptions,
         *,
+        shared: Set[str],
         cased: bool,
         baseline: str | None,
         seed: int,
     ) -> "Comparison":
-        """Compare evaluations over the same users."""
+        """Compare evaluations over the same users, with the same 𝒱."""
         if options.experiment and baseline is None:
             raise FedgramError("an experiment needs a baseline to compare with")
         first, old = next(iter(evaluations.values())), evaluations[baseline] if baseline is not None else None
@@ -67,7 +74,8 @@ class Comparison:
         if options.experiment and old is not None:
             others = {name: e for name, e in evaluations.items() if e is not old}
             experiment = summarize_experiment(old, others, seed=seed, buckets=options.buckets)
-        return cls(len(first.client_ids), first.words, cased, baseline, models, experiment)
+        outside = 100.0 * first.outside / first.words
+        return cls(len(first.client_ids), first.words, len(shared), outside, cased, baseline, models, experiment)
 
     def rows(self, gap: str = " ± ") -> list[list[str]]:
         """The table, row by row: names, and figures with half of their 95 % intervals."""
@@ -84,6 +92,15 @@ class Comparison:
         case = "cased" if self.cased else "uncased"
         return f"{self.users:,} users, {self.words:,} typed words, {case}"
 
+    @property
+    def scope(self) -> str:
+        """The words over which perplexity and SLL^e are measured."""
+        which = "the model has" if len(self.models) == 1 else "all models have"
+        return (
+            f"perplexity and SLLᵉ over the {self.shared_words:,} words that {which}; "
+            f"{self.outside:.2f} % of the typed words are others"
+        )
+
     def __repr__(self) -> str:
         table = [["", *COLUMNS.values()], *self.rows()]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -91,14 +108,14 @@ class Comparison:
             "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
             for row in table
         ]
-        return "\n".join([self.title, *lines])
+        return "\n".join([self.title, *lines, self.scope])
 
     def _repr_html_(self) -> str:
         def row(cells: Iterable[str], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
         body = "".join(row(cells, "td") for cells in self.rows())
-        return f"<table><caption>{self.title}</caption>{row(['', *COLUMNS.values()], 'th')}{body}</table>"
+        return f"<table><caption>{self.title}; {self.scope}</caption>{row(['', *COLUMNS.values()], 'th')}{body}</table>"
 
 
 def cell(figure: Mapping[str, Any], sign: str, gap: str) -> str:
@@ -125,6 +142,9 @@ def evaluate(
 ) -> Comparison:
     """Measure how well models predict what held-out users type.
 
+    Perplexity and SLL^e are measured over the words that all models have, the baseline included. So they are comparable
+    within one call, but not between calls with other models.
+
     Args:
         models: One model, several, or several by name: n-gram models, packed models, networks of words, or files.
         users: The users, such as `population.test`.
@@ -139,15 +159,26 @@ def evaluate(
     if baseline is not None:
         name = str(baseline) if isinstance(baseline, str | Path) else "baseline"
         named = {name: baseline} | {other: model for other, model in named.items() if model is not baseline}
-    evaluations: dict[str, Evaluation] = {}
+    loaded, evaluations = {}, dict[str, Evaluation]()
     for each, model in named.items():
         begin(f"Reading {each}")
+        loaded[each] = in_memory(model)
+    shared = shared_words(map(vocabulary_of, loaded.values()), cased=cased)
+    for each, model in loaded.items():
         predictor = as_predictor(model, cased=cased)
         advance = begin(f"Evaluating {each}", len(users))
-        evaluations[each] = evaluate_model(predictor, users.population, users.clients, on_users=advance)
+        evaluations[each] = evaluate_model(predictor, users.population, users.clients, shared=shared, on_users=advance)
     if options.experiment:
         begin("Simulating experiments")
-    return Comparison.of(evaluations, options, cased=cased, baseline=name, seed=seed)
+    return Comparison.of(evaluations, options, shared=shared, cased=cased, baseline=name, seed=seed)
+
+
+def shared_words(vocabularies: Iterable[Vocabulary], *, cased: bool) -> frozenset[str]:
+    """𝒱 of models to be compared; they must have some words in common."""
+    shared = shared_forms(vocabularies, cased=cased)
+    if not shared:
+        raise FedgramError("the models have no word in common; compare models of one language")
+    return shared
 
 
 def _named(models: Any) -> "dict[str, Model | Predictor]":

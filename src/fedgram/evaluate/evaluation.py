@@ -1,6 +1,6 @@
 """All measures of a model over the users of a split."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,10 +29,14 @@ MEASURES: Mapping[str, Callable[[TypedText, Judgement], Measure]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """The measures of one model by name, over the same users in the same order."""
+    """The measures of one model by name, over the same users in the same order.
+
+    `outside` is the number of typed words outside 𝒱, on which likelihoods are not measured.
+    """
 
     client_ids: tuple[str, ...]
     measures: Mapping[str, Measure]
+    outside: int = 0
 
     @property
     def words(self) -> int:
@@ -48,17 +52,29 @@ def evaluate_model(
     population: Population,
     clients: LongArray,
     *,
+    shared: Set[str] | None = None,
     on_users: Callable[[int], object] = lambda _: None,
 ) -> Evaluation:
-    """Evaluate a model on these users; `on_users` is told of progress."""
-    reader = TypedTextReader(population, predictor.forms)
+    """Evaluate a model on these users.
+
+    Args:
+        predictor: The model.
+        population: Where the users are.
+        clients: Their numbers.
+        shared: 𝒱, the forms over which likelihoods are measured, all known to the model; without it, all its forms.
+            Give the same to all models whose perplexity or SLL^e is compared (`forms.shared_forms`).
+        on_users: Progress callback.
+    """
+    reader = TypedTextReader(population, predictor.forms, shared)
     parts: dict[str, list[Measure]] = {name: [] for name in MEASURES}
+    outside = 0
     for text in reader.chunks(clients):
         judgement = predictor.judge(text)
+        outside += int((text.is_word & ~text.in_shared).sum())
         for name, measure in MEASURES.items():
             parts[name].append(measure(text, judgement))
         on_users(text.users)
     if not any(np.any(part.count) for part in parts["top1"]):
         raise FedgramError("these users typed no words; choose another split or population")
     ids = tuple(population.client_ids[c] for c in clients.tolist())
-    return Evaluation(ids, {name: Measure.join(of_chunks) for name, of_chunks in parts.items()})
+    return Evaluation(ids, {name: Measure.join(of_chunks) for name, of_chunks in parts.items()}, outside)

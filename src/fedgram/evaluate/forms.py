@@ -10,6 +10,7 @@ a tree: node n has the ranks `node_first[n]:node_end[n]`, and the first i + 1 le
 `nodes[first_letter[f] + i]`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,6 +81,16 @@ class WordForms:
 def form_of(word: str, *, cased: bool) -> str:
     """The form of a word."""
     return word if cased else uncase(word)
+
+
+def shared_forms(vocabularies: Iterable[Vocabulary], *, cased: bool) -> frozenset[str]:
+    """𝒱: the forms that all vocabularies have, without the special words.
+
+    >>> sorted(shared_forms([Vocabulary.of(["New", "york", "a"]), Vocabulary.of(["new", "York"])], cased=False))
+    ['new', 'york']
+    """
+    forms = [{form_of(word, cased=cased) for word in v.words[len(SPECIAL) :]} for v in vocabularies]
+    return frozenset(set.intersection(*forms))
 
 
 def is_candidate(word: str) -> bool:

@@ -14,6 +14,7 @@ from fedgram.fgram.pack import unpack_model
 from fedgram.fgram.reader import PackedModel
 from fedgram.files import load
 from fedgram.formats.models import READERS, model_suffix
+from fedgram.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from fedgram.neural.network import Network
@@ -24,16 +25,40 @@ SUFFIXES = (*READERS, ".fgram", ".safetensors")
 
 def as_predictor(model: "Model | Predictor", *, cased: bool) -> Predictor:
     """A model, or the model of a file, ready to be evaluated with or without regard to case."""
-    loaded: Any = load_model(model) if isinstance(model, str | Path) else model
-    if isinstance(loaded, PackedModel):
-        loaded = unpack_model(loaded)
+    loaded = in_memory(model)
     if isinstance(loaded, NGramModel):
         return NGramPredictor(loaded, cased=cased)
-    if hasattr(loaded, "weights") and hasattr(loaded, "coding"):  # a network; torch is not imported for others
-        return _network_predictor(loaded, cased=cased)
-    if not isinstance(loaded, Predictor):
+    return _network_predictor(loaded, cased=cased) if _is_network(loaded) else loaded
+
+
+def in_memory(model: "Model | Predictor") -> Any:
+    """An `NGramModel`, a network of words, or a predictor: what `as_predictor` can use without reading a file."""
+    loaded: Any = load_model(model) if isinstance(model, str | Path) else model
+    if isinstance(loaded, PackedModel):
+        return unpack_model(loaded)
+    if isinstance(loaded, NGramModel | Predictor):
+        return loaded
+    if not _is_network(loaded):
         raise FedgramError(f"a {type(loaded).__name__} cannot be evaluated: it is not a model")
+    if loaded.coding.pieces is not None:
+        raise FedgramError(
+            "a network of word pieces has no probabilities of whole words; compare such networks by SLL^e: "
+            "fedgram network score"
+        )
     return loaded
+
+
+def vocabulary_of(model: "Model | Predictor") -> Vocabulary:
+    """The words of a model."""
+    loaded = in_memory(model)
+    if isinstance(loaded, NGramModel):
+        return loaded.vocabulary
+    words: Vocabulary = loaded.coding.vocabulary if _is_network(loaded) else loaded.forms.vocabulary
+    return words
+
+
+def _is_network(loaded: Any) -> bool:
+    return hasattr(loaded, "weights") and hasattr(loaded, "coding")  # torch is not imported to know
 
 
 def load_model(path: str | Path) -> Any:
@@ -43,11 +68,6 @@ def load_model(path: str | Path) -> Any:
 
 
 def _network_predictor(network: "Network", *, cased: bool) -> Predictor:
-    if network.coding.pieces is not None:
-        raise FedgramError(
-            "a network of word pieces has no probabilities of whole words; compare such networks by SLL^e: "
-            "fedgram network score"
-        )
     torch_device = lazy(".neural.torch_devices:choose_torch_device")("auto", cpu_threads=None)
     weights = lazy(".neural.network:as_tensors")(network.weights, torch_device)
     log_probs = partial(lazy(".neural.distributions:next_word_log_probs"), network.shape, weights)

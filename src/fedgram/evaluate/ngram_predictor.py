@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgram.automata.model import NGramModel
-from fedgram.automata.scoring import step
+from fedgram.automata.scoring import WeightedArcs, step_on, weighted_arcs
 from fedgram.automata.topology import arc_sources, find_arc
 from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.jit import kernel
@@ -24,17 +24,6 @@ from fedgram.evaluate.forms import Prefixes, WordForms
 from fedgram.evaluate.predictor import SUGGESTIONS, Judgement
 from fedgram.evaluate.typed_text import TypedText, read_as
 from fedgram.text.vocabulary import EOS, UNK
-
-
-class Automaton(NamedTuple):
-    """The arrays of a model."""
-
-    first_arc: LongArray
-    label: IntArray
-    dest: IntArray
-    backoff: IntArray
-    log_weight: FloatArray
-    log_backoff: FloatArray
 
 
 class Candidates(NamedTuple):
@@ -63,14 +52,14 @@ class NGramPredictor:
         unigram[t.label[: t.first_arc[1]]] = model.log_weight[: t.first_arc[1]]
         self.model = model
         self.forms = WordForms.of(model.vocabulary, cased=cased, weight=unigram)
-        self._automaton = Automaton(t.first_arc, t.label, t.dest, t.backoff, model.log_weight, model.log_backoff)
+        self._arcs = weighted_arcs(model)
         self._candidates = _sort_candidates(model, self.forms, unigram)
 
     def judge(self, text: TypedText) -> Judgement:
         """Judge a text; see `evaluate.predictor`."""
         variants = self.forms.variants
         log_prob, rank, letters, end_log_prob = _judge(
-            self._automaton, self._candidates, self.forms.prefixes, self.forms.form, variants.values, variants.offsets,
+            self._arcs, self._candidates, self.forms.prefixes, self.forms.form, variants.values, variants.offsets,
             self.model.topology.start, text.read.values, text.read.offsets, text.target, text.letters, SUGGESTIONS,
         )  # fmt: skip
         return Judgement(log_prob, rank, letters, end_log_prob)
@@ -79,8 +68,8 @@ class NGramPredictor:
         """The best next words after the start of a sentence, with their probabilities."""
         q = self.model.topology.start
         for word in history:
-            q = step(*self._automaton, q, read_as(word, self.forms))[1]
-        words, scores = _best(self._automaton, self._candidates, self.forms.form, q, count)
+            q = step_on(self._arcs, q, read_as(word, self.forms))[1]
+        words, scores = _best(self._arcs, self._candidates, self.forms.form, q, count)
         names = self.model.vocabulary.words
         return [(names[x], float(np.exp(score))) for x, score in zip(words.tolist(), scores.tolist(), strict=True)]
 
@@ -119,7 +108,7 @@ def _list_prefixes(ranked: IntArray, form: IntArray, p: Prefixes) -> tuple[LongA
 
 @kernel
 def _judge(
-    a: Automaton, c: Candidates, prefixes: Prefixes, form: IntArray, variants: IntArray, first_variant: LongArray,
+    a: WeightedArcs, c: Candidates, prefixes: Prefixes, form: IntArray, variants: IntArray, first_variant: LongArray,
     start: int, read: IntArray, offsets: LongArray, target: IntArray, lengths: IntArray, k: int,
 ) -> tuple[FloatArray, IntArray, IntArray, FloatArray]:  # fmt: skip
     log_prob, end_log_prob = np.empty(len(read)), np.empty(len(offsets) - 1)
@@ -130,11 +119,11 @@ def _judge(
         for i in range(offsets[s], offsets[s + 1]):
             f, after = target[i], -2
             if f < 0:
-                log_prob[i] = _step(a, q, UNK)[0]
+                log_prob[i] = step_on(a, q, UNK)[0]
             else:
                 score, best, p = -np.inf, 0, 0.0
                 for v in variants[first_variant[f] : first_variant[f + 1]]:
-                    log_p, dest = _step(a, q, v)
+                    log_p, dest = step_on(a, q, v)
                     p += np.exp(log_p)
                     if log_p > score:
                         score, best = log_p, v
@@ -145,18 +134,13 @@ def _judge(
                 if prefixes.rank[f] >= 0 and score > -np.inf:
                     rank[i] = _rank(a, c, form, q, score, best, k, found)
                     letters[i] = 0 if rank[i] < k else _letters(a, c, prefixes, form, q, f, score, best, k, found)
-            q = after if after != -2 else _step(a, q, read[i])[1]
-        end_log_prob[s] = _step(a, q, EOS)[0]
+            q = after if after != -2 else step_on(a, q, read[i])[1]
+        end_log_prob[s] = step_on(a, q, EOS)[0]
     return log_prob, rank, letters, end_log_prob
 
 
 @kernel
-def _step(a: Automaton, q: int, x: int) -> tuple[float, int]:
-    return step(a.first_arc, a.label, a.dest, a.backoff, a.log_weight, a.log_backoff, q, x)
-
-
-@kernel
-def _reads(a: Automaton, q: int, x: int) -> bool:
+def _reads(a: WeightedArcs, q: int, x: int) -> bool:
     return find_arc(a.label, a.first_arc[q], a.first_arc[q + 1], x) >= 0
 
 
@@ -169,7 +153,7 @@ def _is_new(found: IntArray, count: int, f: int) -> bool:
 
 
 @kernel
-def _counted(a: Automaton, before: int, x: int, form: IntArray, found: IntArray, count: int) -> int:
+def _counted(a: WeightedArcs, before: int, x: int, form: IntArray, found: IntArray, count: int) -> int:
     """Count word x and note its form, unless the longer context `before` has the word or its form is counted."""
     if (before >= 0 and _reads(a, before, x)) or not _is_new(found, count, form[x]):
         return count
@@ -178,7 +162,9 @@ def _counted(a: Automaton, before: int, x: int, form: IntArray, found: IntArray,
 
 
 @kernel
-def _rank(a: Automaton, c: Candidates, form: IntArray, q: int, score: float, best: int, k: int, found: IntArray) -> int:
+def _rank(
+    a: WeightedArcs, c: Candidates, form: IntArray, q: int, score: float, best: int, k: int, found: IntArray
+) -> int:
     """The number of forms with a word better than (score, best), at most k."""
     count, total, before = 0, 0.0, -1
     while True:
@@ -199,7 +185,7 @@ def _rank(a: Automaton, c: Candidates, form: IntArray, q: int, score: float, bes
 
 @kernel
 def _letters(
-    a: Automaton, c: Candidates, prefixes: Prefixes, form: IntArray, q: int, f: int, score: float, best: int, k: int,
+    a: WeightedArcs, c: Candidates, prefixes: Prefixes, form: IntArray, q: int, f: int, score: float, best: int, k: int,
     found: IntArray,
 ) -> int:  # fmt: skip
     """The number of letters of form f to type until fewer than k better forms start with them; at least 1.
@@ -216,8 +202,8 @@ def _letters(
 
 @kernel
 def _better_with_prefix(
-    a: Automaton, c: Candidates, prefixes: Prefixes, form: IntArray, q: int, node: int, score: float, best: int, k: int,
-    found: IntArray,
+    a: WeightedArcs, c: Candidates, prefixes: Prefixes, form: IntArray, q: int, node: int, score: float, best: int,
+    k: int, found: IntArray,
 ) -> int:  # fmt: skip
     """The number of forms with this prefix that have a word better than (score, best), at most k."""
     count, total, before = 0, 0.0, -1
@@ -249,7 +235,7 @@ def _better_with_prefix(
 
 
 @kernel
-def _best(a: Automaton, c: Candidates, form: IntArray, q: int, k: int) -> tuple[IntArray, FloatArray]:
+def _best(a: WeightedArcs, c: Candidates, form: IntArray, q: int, k: int) -> tuple[IntArray, FloatArray]:
     """The k best words of different forms and their scores, best first."""
     words, scores, count = np.empty(k + 1, np.int32), np.empty(k + 1), 0
     total, before = 0.0, -1

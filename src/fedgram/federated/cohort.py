@@ -42,8 +42,8 @@ class RoundPlan:
     fewer than `minimum` reports a round is abandoned; `attempts` is the limit of attempts per round.
     """
 
-    devices: int = 500
-    over_selection: float = 1.3
+    devices: int
+    over_selection: float
     minimum: int = 1
     attempts: int = 5
 

@@ -12,7 +12,8 @@ from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.convergence import Convergence, measure_convergence
 from fedgram.federated.devices import Devices, as_devices
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import Checkpointing, Progress, run_rounds
+from fedgram.federated.rounds import Progress
+from fedgram.federated.run_task import by_round, run_job
 from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.text.normalize import uncase
 from fedgram.text.population import Users
@@ -27,7 +28,7 @@ class UnigramOptions(CohortOptions):
     clip: Limit = setting(1000.0, "λ: maximum number of words counted per device; inf means no limit.")
     rounds: AtLeastOne = setting(300, "Maximum number of rounds.")
     participations: Annotated[int, Between(0)] = setting(
-        1, "Maximum number of rounds per simulated device; 0 means no limit, so that few users stand for many."
+        1, "Maximum number of rounds per device; 0 means no limit, so that few simulated users stand for many."
     )
 
 
@@ -68,12 +69,7 @@ def collect_unigrams(
     task = UnigramTask(words, clip=options.clip)
     job = Job(task, seed, devices.participations(options.participations or None))
     advance = begin(f"Collecting unigrams, λ = {options.clip:g}", options.rounds)
-    with devices.working_on(job, options, options.rounds) as fleet:
-        run = run_rounds(
-            job, fleet, devices.run_options(options, options.rounds),
-            checkpoints=Checkpointing(folder) if folder is not None else None,
-            tell=lambda event, _: advance(1) if event == "round committed" else None,
-        )  # fmt: skip
+    run = run_job(job, devices, options, rounds=options.rounds, folder=folder, tell=by_round(advance))
     counts = task.counts(run.state)
     if not counts.weight.any():
         raise FedgramError("no device reported a word of the whitelist; check its language")

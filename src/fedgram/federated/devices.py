@@ -5,6 +5,7 @@ Operations such as `collect_unigrams` are written once, for any `Devices`.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from fedgram.federated.cohort import CohortOptions, RoundPlan
@@ -15,6 +16,7 @@ from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import Ranks, SimulatedFleet
 from fedgram.text.population import Users
 
+_CHECKPOINT_PAUSE = 5.0  # seconds; simulated rounds take less time than their checkpoints, and can be run again
 _PASS_ATTEMPTS = 100  # per round, if every device is to take part: the last ones may drop out again and again
 
 
@@ -27,7 +29,7 @@ class Devices(Protocol):
         """How many there are, if that is known."""
 
     def participations(self, limit: int | None) -> int | None:
-        """How many rounds of a job one device may take part in, given what the operation asks for."""
+        """How many rounds of a job one device may take part in: not more than `limit`; None means no limit."""
 
     def run_options(self, cohort: CohortOptions, rounds: int | None) -> RunOptions:
         """How rounds with these devices are run; without `rounds`, until every device has taken part."""
@@ -56,9 +58,11 @@ class SimulatedDevices:
 
     def run_options(self, cohort: CohortOptions, rounds: int | None) -> RunOptions:
         """Rounds of the cohort's size."""
-        attempts = RoundPlan().attempts if rounds is not None else _PASS_ATTEMPTS
-        plan = RoundPlan(cohort.devices_per_round, cohort.over_selection, attempts=attempts)
-        return RunOptions(rounds, plan, SecureSettings() if cohort.secure_aggregation else None)
+        plan = RoundPlan(cohort.devices_per_round, cohort.over_selection)
+        if rounds is None:
+            plan = replace(plan, attempts=_PASS_ATTEMPTS)
+        masking = SecureSettings() if cohort.secure_aggregation else None
+        return RunOptions(rounds, plan, masking, checkpoint_pause=_CHECKPOINT_PAUSE)
 
     @contextmanager
     def working_on(self, job: Job[Any], cohort: CohortOptions, rounds: int | None) -> Iterator[Fleet]:  # noqa: ARG002

@@ -36,11 +36,15 @@ _NOBODY = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run goes: its rounds, cohorts and masking. Without `rounds` it ends when no device is left to invite."""
+    """How a run goes: its rounds, cohorts and masking. Without `rounds` it ends when no device is left to invite.
+
+    `checkpoint_pause` is the minimum number of seconds between two checkpoints.
+    """
 
     rounds: int | None
-    plan: RoundPlan = field(default_factory=RoundPlan)
+    plan: RoundPlan
     masking: SecureSettings | None = None
+    checkpoint_pause: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rounds is not None and self.rounds < 1:
@@ -156,7 +160,7 @@ def run_rounds(
     loop.begin()
     try:
         while not loop.is_over() and loop.round():
-            if checkpoints is not None and loop.progress.round % checkpoints.every == 0:
+            if checkpoints is not None and loop.progress.round % checkpoints.every == 0 and loop.has_paused():
                 loop.commit()
             tell("round committed", {"round": loop.progress.round})
     except GaveUpError:
@@ -192,6 +196,7 @@ class _Loop(Generic[State]):
         self.progress, self.state = Progress(), self.job.task.init()
         self._counted = _NOBODY  # the devices whose participation in the current round is counted already
         self._written = 0  # the round of the newest checkpoint
+        self._written_at = time.monotonic()
 
     def begin(self) -> None:
         """Start, or resume from the newest checkpoint."""
@@ -224,7 +229,11 @@ class _Loop(Generic[State]):
             return
         if again or self.progress.round > self._written:
             self._stored.write(self.progress.round, self._save())
-            self._written = self.progress.round
+            self._written, self._written_at = self.progress.round, time.monotonic()
+
+    def has_paused(self) -> bool:
+        """Whether the last checkpoint is old enough for another one."""
+        return time.monotonic() - self._written_at >= self.options.checkpoint_pause
 
     def is_over(self) -> bool:
         rounds = self.options.rounds

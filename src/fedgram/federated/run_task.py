@@ -1,14 +1,14 @@
-"""Running any federated task on devices: what a task of one's own needs."""
+"""Running any federated task on devices: `run_job` for operations of this package, `run_task` for other tasks."""
 
 from pathlib import Path
 from typing import Any
 
-from fedgram.core.progress import Begin, silent
+from fedgram.core.progress import Advance, Begin, silent
 from fedgram.core.settings import chosen
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.devices import Devices, as_devices
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import Checkpointing, Run, run_rounds
+from fedgram.federated.rounds import Checkpointing, Run, Tell, run_rounds
 from fedgram.federated.task import FederatedTask, State
 from fedgram.text.population import Users
 
@@ -40,10 +40,19 @@ def run_task(
     options, devices = chosen(CohortOptions, options, settings), as_devices(users)
     limit = 1 if rounds is None and participations is None else participations
     job = Job(task, seed, devices.participations(limit))
-    advance = begin(f"Running {task.name}", rounds)
-    with devices.working_on(job, options, rounds) as fleet:
-        return run_rounds(
-            job, fleet, devices.run_options(options, rounds),
-            checkpoints=Checkpointing(folder) if folder is not None else None,
-            tell=lambda event, _: advance(1) if event == "round committed" else None,
-        )  # fmt: skip
+    tell = by_round(begin(f"Running {task.name}", rounds))
+    return run_job(job, devices, options, rounds=rounds, folder=folder, tell=tell)
+
+
+def run_job(
+    job: Job[State], devices: Devices, cohort: CohortOptions, *, rounds: int | None, folder: Path | None, tell: Tell
+) -> Run[State]:
+    """Run a job on devices; with a folder for checkpoints, an interrupted run resumes from there."""
+    kept = Checkpointing(folder) if folder is not None else None
+    with devices.working_on(job, cohort, rounds) as fleet:
+        return run_rounds(job, fleet, devices.run_options(cohort, rounds), checkpoints=kept, tell=tell)
+
+
+def by_round(advance: Advance) -> Tell:
+    """Progress in rounds."""
+    return lambda event, _: advance(1) if event == "round committed" else None

@@ -24,11 +24,8 @@ def model_suffix(path: str | Path, known: tuple[str, ...]) -> str:
         if str(path).endswith(suffix):
             return suffix
     if str(path).endswith(".fgram"):
-        problem, remedy = (
-            "is a name for a packed model",
-            f"give the model it is made of ({' '.join(known)}), or pack it",
-        )
-        raise InputError(path, problem, remedy=remedy)
+        remedy = f"use {' '.join(known)}, or pack the model: fedgram phone pack, fg.pack"
+        raise InputError(path, "is a name for a packed model", remedy=remedy)
     suffix = Path(path).suffix
     problem = f"the suffix {suffix} is not a model format" if suffix else "has no suffix of a model format"
     raise InputError(path, problem, remedy=f"use one of {', '.join(known)}")

@@ -8,6 +8,7 @@ valid. Relative paths are relative to the folder of the configuration. `presets/
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,16 +28,17 @@ from fedgram.training.options import FedAvgOptions, PretrainingOptions
 
 Split = Literal["train", "dev", "test"]
 Language = Literal["en_us", "pt_br"]
-WordsPreset = Literal["W_30K", "W_demo"]
+WordsPreset = Literal["W_30K", "W_8K", "W_demo"]
 PiecesPreset = Literal["P_4K-S", "P_4K-L", "P_4K-G", "P_16K-S", "P_16K-L", "P_30K", "P_demo"]
 PRESETS = ("demo", "en_us", "pt_br")
+SIZES = ("small",)
 
 
 @dataclass(frozen=True, slots=True)
 class PopulationSection(Settings):
     """Where users' text comes from: files, or without `users`, typists that are generated from the seed."""
 
-    users: str | None = setting(None, "Population: .parquet or .arrow")
+    users: str | None = setting(None, "Population: .parquet or .population")
     supplement: str | None = setting(None, "Text that the server may see: .txt or .txt.gz")
     whitelist: str | None = setting(None, "Words that devices may report, in lower case, one per line.")
     language: Language = setting("en_us", "Language of the text.")
@@ -62,10 +64,12 @@ class UnigramsSection(UnigramOptions):
 
 @dataclass(frozen=True, slots=True)
 class WordsSection(Settings):
-    """R_W, the network of words (Table 2)."""
+    """R_W, the network of words (Table 2): its shape, its training on the supplement, then on devices."""
 
     preset: WordsPreset = setting("W_30K", "Shape of the network.")
     network: str | None = setting(None, "A network that was trained elsewhere: .safetensors")
+    pretraining: PretrainingOptions = field(default_factory=PretrainingOptions)
+    training: FedAvgOptions = field(default_factory=FedAvgOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,31 @@ class PiecesSection(PieceOptions):
     model: str | None = setting(None, "Word pieces that were trained elsewhere.")
     preset: PiecesPreset = setting("P_4K-L", "Shape of the network.")
     network: str | None = setting(None, "A network that was trained elsewhere: .safetensors")
+    pretraining: PretrainingOptions = field(default_factory=PretrainingOptions)
+    training: FedAvgOptions = field(default_factory=FedAvgOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitecturesSection(Settings):
+    """Figure 4: other networks of word pieces, trained like `pieces` for their curves alone."""
+
+    run: bool = setting(False, "Whether to train them.")
+    presets: tuple[PiecesPreset, ...] = setting(
+        ("P_4K-S", "P_4K-G", "P_16K-S", "P_16K-L", "P_30K"), "Shapes of the networks."
+    )
+    rounds: AtLeastOne = setting(100, "Number of rounds of each.")
+
+
+@dataclass(frozen=True, slots=True)
+class PaperWaySection(Settings):
+    """The eight models once more, by Algorithm 1 exactly as printed, for Tables 3 and 4."""
+
+    run: bool = setting(
+        True, "Whether to distill the networks the paper's own way too: CapSampleApprox on the network of words."
+    )
+    samples: AtLeastOne | None = setting(
+        None, "Number of sampled sentences to count; by default, as many as distillation.samples."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +142,18 @@ class EvaluationSection(EvaluationOptions):
 
 @dataclass(frozen=True, slots=True)
 class ClippingSection(Settings):
-    """Table 1: the baseline with federated unigrams, by clipping threshold λ."""
+    """Table 1: the baseline with federated unigrams, by clipping threshold λ.
+
+    λ matters only if words compete for a place: if the model has room for fewer words than devices report.
+    """
 
     run: bool = setting(True, "Whether to measure the effect of clipping.")
     thresholds: Annotated[tuple[float, ...], Between(above=0, infinite=True)] = setting(
-        (1.0, 1000.0, 5000.0), "Values of λ; inf means no limit."
+        (1.0, 1000.0, 5000.0, inf), "Values of λ; inf means no limit."
+    )
+    devices: AtLeastOne = setting(1000, "Number of devices that report, each once and the same ones for every λ.")
+    max_words: AtLeastOne | None = setting(
+        None, "Number of words of the models; by default, a quarter of the distinct words that devices report."
     )
 
 
@@ -131,13 +167,13 @@ class RunConfig(Settings):
     unigrams: UnigramsSection = field(default_factory=UnigramsSection)
     words: WordsSection = field(default_factory=WordsSection)
     pieces: PiecesSection = field(default_factory=PiecesSection)
-    pretraining: PretrainingOptions = field(default_factory=PretrainingOptions)
-    training: FedAvgOptions = field(default_factory=FedAvgOptions)
+    architectures: ArchitecturesSection = field(default_factory=ArchitecturesSection)
     external: NGramOptions = field(
         default_factory=lambda: NGramOptions(smoothing="modified-kneser-ney", open_vocabulary=True)
     )
     budget: Budget = field(default_factory=Budget)
     distillation: DistillationOptions = field(default_factory=DistillationOptions)
+    paper_way: PaperWaySection = field(default_factory=PaperWaySection)
     refit: RefitSection = field(default_factory=RefitSection)
     final: FinalSection = field(default_factory=FinalSection)
     baselines: BaselinesSection = field(
@@ -176,20 +212,28 @@ _FILES = (
 
 def preset_path(name: str) -> Path:
     """The file of a preset."""
-    if name not in PRESETS:
-        raise FedgramError(f"there is no preset {name!r}; presets are {', '.join(PRESETS)}")
+    if name not in (*PRESETS, *SIZES):
+        raise FedgramError(f"there is no preset {name!r}; presets are {', '.join((*PRESETS, *SIZES))}")
     return Path(str(files("fedgram.pipeline") / "presets" / f"{name}.toml"))
 
 
-def read_run_config(source: str | Path, given: dict[tuple[str, str], str] | None = None) -> RunConfig:
+def read_run_config(
+    source: str | Path, given: dict[tuple[str, str], str] | None = None, size: str | None = None
+) -> RunConfig:
     """Read a run's configuration, or a preset by its name; files that it names must exist.
 
     `given` are paths that take the place of the configuration's own. A preset's paths are taken from where one is.
+    `size` is one of `SIZES`: a preset whose keys take the place of the configuration's.
     """
-    preset = str(source) in PRESETS and not Path(source).exists()
+    is_file = Path(source).exists()
+    if not is_file and str(source) not in PRESETS:
+        raise InputError(source, "no such file or preset", remedy=f"presets are {', '.join(PRESETS)}")
+    preset = not is_file
     path = preset_path(str(source)) if preset else Path(source)
     folder = Path() if preset else path.parent
     config = read_config(path, RunConfig)
+    if size is not None:
+        config = read_config(preset_path(size), RunConfig, over=config)
     found: dict[tuple[str, str], str] = {}
     for section, key, value in config.files():
         found[section, key] = str(folder / value)

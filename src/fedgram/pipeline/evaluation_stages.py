@@ -1,35 +1,24 @@
-"""The stages that measure: all models on held-out users (§7.2), and the effect of clipping (Table 1)."""
+"""The stage that measures all models on held-out users (§7.2), with and without regard to capitals.
 
+Perplexity and SLL^e are over one list of words for all models, 𝒱: those that every model has. There is one list for
+each regard to capitals. `clipping_stage` measures Table 1.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
-from fedgram.distill.algorithm1 import final_models
-from fedgram.distill.casing.capitalization import Capitalizer
-from fedgram.evaluate.comparison import Comparison
+from fedgram.evaluate.comparison import Comparison, shared_words
 from fedgram.evaluate.evaluation import Evaluation, evaluate_model
-from fedgram.evaluate.models import as_predictor, load_model
+from fedgram.evaluate.models import as_predictor, in_memory, vocabulary_of
 from fedgram.evaluate.ngram_predictor import NGramPredictor
-from fedgram.evaluate.predictor import Predictor
-from fedgram.evaluate.summary import summarize
-from fedgram.federated.collect_unigrams import UnigramOptions, collect_unigrams
-from fedgram.fgram.pack import unpack_model
-from fedgram.fgram.reader import PackedModel
-from fedgram.formats.artefact import read_ngram
-from fedgram.pipeline.config import ClippingSection, EvaluationSection
-from fedgram.pipeline.model_stages import UNCASED, candidates
+from fedgram.pipeline.config import EvaluationSection
+from fedgram.pipeline.model_names import BASELINE, FINAL, NETWORK, UNCASED, evaluated
 from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.workspace import Work
 from fedgram.text.population import Users, open_population
-from fedgram.text.unigrams import read_unigram_counts
-from fedgram.text.vocabulary import read_vocabulary
 
-BASELINE, FINAL, PACKED, POOLED, MIXED = "Baseline", "Final model", "lm.fgram", "Pooled text", "Pooled + supplement"
-NAMES = {
-    "baseline.ngram": BASELINE, "final.ngram": FINAL, "lm.fgram": PACKED, "pooled.ngram": POOLED,
-    "interpolated.ngram": MIXED, "R_W.safetensors": "R_W (network)",
-}  # fmt: skip
 EXAMPLES = {
     "en_us": ("how are", "see you", "i am so", "do you want", "what time is", "thank you", "can you", "i'll be"),
     "pt_br": ("tudo", "eu vou", "muito", "você quer", "que horas", "bom", "a gente se vê", "não sei"),
@@ -40,6 +29,7 @@ EXAMPLES = {
 class _Results:
     """What was found, by whether capitals count."""
 
+    shared: Mapping[bool, frozenset[str]]
     by_case: dict[bool, dict[str, Evaluation]] = field(default_factory=lambda: {False: {}, True: {}})
     sizes: list[dict[str, Any]] = field(default_factory=list)
     suggestions: dict[str, dict[str, list[str]]] = field(default_factory=dict)
@@ -47,27 +37,44 @@ class _Results:
 
 def evaluation(work: Work, config: EvaluationSection, language: str, seed: int) -> None:
     """Every model on the split's users, with and without regard to capitals."""
-    users, found = open_population(work.read("users.arrow")).users(config.split), _Results()
-    known = NAMES | candidates(work.inputs)
-    models = {known[file]: file for file in work.inputs if file in known}
-    for name, file in models.items():
-        model = load_model(work.read(file))
-        if file.endswith(".safetensors"):
-            found.by_case[False][name] = _judge(work, as_predictor(model, cased=False), name, users)
-            continue
-        model = unpack_model(model) if isinstance(model, PackedModel) else model
-        size = work.read(file).stat().st_size
-        found.sizes.append({"model": name, "ngrams": model.topology.arcs, "bytes": size})
-        for cased in (False, True) if name != UNCASED else (False,):
-            found.by_case[cased][name] = _judge(work, as_predictor(model, cased=cased), name, users)
+    users = open_population(work.read("users.population")).users(config.split)
+    found = _Results(_shared(work))
+    for name, file, model in _models(work):
+        for cased in _cases(name):
+            found.by_case[cased][name] = _judge(work, model, name, users, found.shared[cased], cased=cased)
+        if isinstance(model, NGramModel):
+            size = work.read(file).stat().st_size
+            found.sizes.append({"model": name, "ngrams": model.topology.arcs, "bytes": size})
         if name in (BASELINE, FINAL):
             found.suggestions[name] = _suggestions(model, language)
-    write_json(work.write("evaluation.json"), _summary(found, config, seed))
+    told = {"split": config.split, "measured": work.measured + 1, **_summary(found, config, seed)}
+    write_json(work.write("evaluation.json"), told)
 
 
-def _judge(work: Work, predictor: Predictor, name: str, users: Users) -> Evaluation:
-    advance = work.begin(f"Evaluating {name}", len(users))
-    return evaluate_model(predictor, users.population, users.clients, on_users=advance)
+def _models(work: Work) -> Iterator[tuple[str, str, Any]]:
+    """Names, files and models, one model in memory at a time."""
+    for file, name in evaluated(work.inputs).items():
+        yield name, file, in_memory(work.read(file))
+
+
+def _cases(name: str) -> tuple[bool, ...]:
+    """Whether a model is measured without and with regard to capitals; one in lower case only without."""
+    return (False,) if name in (UNCASED, NETWORK) else (False, True)
+
+
+def _shared(work: Work) -> dict[bool, frozenset[str]]:
+    """𝒱, by whether capitals count."""
+    work.begin("Reading all vocabularies", None)
+    words = {name: vocabulary_of(model) for name, _, model in _models(work)}
+    return {
+        cased: shared_words((v for name, v in words.items() if cased in _cases(name)), cased=cased)
+        for cased in (False, True)
+    }
+
+
+def _judge(work: Work, model: Any, name: str, users: Users, shared: frozenset[str], *, cased: bool) -> Evaluation:
+    advance, predictor = work.begin(f"Evaluating {name}", len(users)), as_predictor(model, cased=cased)
+    return evaluate_model(predictor, users.population, users.clients, shared=shared, on_users=advance)
 
 
 def _suggestions(model: NGramModel, language: str) -> dict[str, list[str]]:
@@ -76,12 +83,17 @@ def _suggestions(model: NGramModel, language: str) -> dict[str, list[str]]:
 
 
 def _summary(found: _Results, config: EvaluationSection, seed: int) -> dict[str, Any]:
-    result: dict[str, Any] = {"split": config.split, "sizes": found.sizes}
+    result: dict[str, Any] = {"sizes": found.sizes}
     for cased, evaluations in found.by_case.items():
         options = config if not cased else replace(config, experiment=False)
-        compared = Comparison.of(evaluations, options, cased=cased, baseline=BASELINE, seed=seed)
+        compared = Comparison.of(
+            evaluations, options, shared=found.shared[cased], cased=cased, baseline=BASELINE, seed=seed
+        )
         result["users"], result["words"] = compared.users, compared.words
-        result["cased" if cased else "uncased"] = {"baseline": BASELINE, "final": FINAL, "models": compared.models}
+        result["cased" if cased else "uncased"] = {
+            "baseline": BASELINE, "final": FINAL, "shared_words": compared.shared_words, "outside": compared.outside,
+            "models": compared.models,
+        }  # fmt: skip
         if compared.experiment is not None:
             result["experiment"] = compared.experiment
     texts = found.suggestions[BASELINE]
@@ -90,26 +102,3 @@ def _summary(found: _Results, config: EvaluationSection, seed: int) -> dict[str,
         for text in texts
     ]
     return result
-
-
-def clipping(
-    work: Work, config: ClippingSection, unigrams: UnigramOptions, budget: Budget, evaluating: EvaluationSection,
-    seed: int,
-) -> None:  # fmt: skip
-    """The baseline with the unigrams of devices in place of its own, by λ."""
-    people, whitelist = open_population(work.read("users.arrow")), read_vocabulary(work.read("whitelist.txt"))
-    users = people.users(evaluating.split)
-    baseline, capitalizer = read_ngram(work.read("baseline.ngram")), Capitalizer(read_ngram(work.read("A_W.ngram")))
-    U = read_unigram_counts(work.read("U.unigrams"))
-    old = _judge(work, as_predictor(baseline, cased=False), BASELINE, users)
-    rows = []
-    for clip in config.thresholds:
-        options = replace(unigrams, clip=clip)
-        counts = (
-            U if U.clip == clip else collect_unigrams(people.train, whitelist, options, seed=seed, begin=work.begin)
-        )
-        model = final_models(baseline, counts.frequency(), capitalizer, budget)["replaced"]
-        new = _judge(work, as_predictor(model, cased=False), f"λ = {clip:g}", users)
-        change = summarize(new, old, buckets=evaluating.buckets)["change"]
-        rows.append({"clip": None if clip == float("inf") else clip, "change": change})
-    write_json(work.write("clipping.json"), {"baseline": summarize(old, buckets=evaluating.buckets), "rows": rows})

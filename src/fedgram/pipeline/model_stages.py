@@ -2,13 +2,13 @@
 
     distill_words    A_W_e, A_W_i, A_W_m, A_W_r from R_W
     distill_pieces   A_P_e, A_P_i, A_P_m, A_P_r from R_P
-    final            the best of them and the refitted one, joined with the federated unigrams, as dev users judge
+    paper_words      paper/A_W_e … paper/A_W_r: the same by Algorithm 1 as printed, to compare with
+    paper_pieces     paper/A_P_e … paper/A_P_r
+    final            the best of the eight, the refitted one and the baseline, joined with the federated unigrams
     pack             lm.fgram, and exports
 
-Counting keeps a checkpoint in the stage's folder, so that a killed stage goes on from its last shard.
+Counting keeps checkpoints in the stage's folder, so that an interrupted stage resumes from its last shard.
 """
-
-from collections.abc import Iterable
 
 from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
@@ -16,62 +16,60 @@ from fedgram.core.compute import Compute
 from fedgram.distill.algorithm1 import Approximations, final_models
 from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.distill.distillation import DistillationOptions, Running, distill
+from fedgram.distill.paper_way import distill_as_printed
 from fedgram.fgram.pack import pack
 from fedgram.formats.artefact import read_ngram, write_ngram
 from fedgram.formats.exports import EXPORTS, ExportOptions
 from fedgram.neural.network import read_network
 from fedgram.pipeline.config import FinalSection
+from fedgram.pipeline.model_names import BASELINE, UNCASED, candidates, fit_file, model_files
 from fedgram.pipeline.text_stages import dev_accuracy, write_json
 from fedgram.pipeline.workspace import Work
 from fedgram.text.population import open_population
 from fedgram.text.unigrams import read_unigrams
 
-LETTERS = ("e", "i", "m", "r")
-REFIT, UNCASED = "Refit", "Refit (uncased)"
 
-
-def candidates(files: Iterable[str]) -> dict[str, str]:
-    """The names of the models that came of devices, by their files: the eight, and the refitted ones."""
-    named = {"refit.ngram": REFIT, "refit_uncased.ngram": UNCASED}
-    named |= {file: file.removesuffix(".ngram") for by in "WP" for file in model_files(by)}
-    return {file: named[file] for file in files if file in named}
-
-
-def model_files(by: str) -> tuple[str, ...]:
-    """The files of a network's four models."""
-    return tuple(f"A_{by}_{letter}.ngram" for letter in LETTERS)
-
-
-def distill_words(work: Work, options: DistillationOptions, budget: Budget, seed: int, *, compute: Compute) -> None:
-    """Gen(R_W, A_W, …, NN2WFA_W)."""
-    models = distill(
+def distill_words(
+    work: Work, options: DistillationOptions, budget: Budget, seed: int, *, compute: Compute, printed: bool = False
+) -> None:
+    """Gen(R_W, A_W, …, NN2WFA_W); `printed` is the paper's own way."""
+    models = (distill_as_printed if printed else distill)(
         read_network(work.read("R_W.safetensors")), read_ngram(work.read("A_W.ngram")), options, budget=budget,
         seed=seed, running=Running(compute, folder=work.folder, begin=work.begin),
     )  # fmt: skip
-    _write(work, "W", models)
+    _write(work, "W", models, printed=printed)
 
 
-def distill_pieces(work: Work, options: DistillationOptions, budget: Budget, seed: int, *, compute: Compute) -> None:
-    """Gen(R_P, A_W, A_W_i, NN2WFA_P)."""
-    models = distill(
+def distill_pieces(
+    work: Work, options: DistillationOptions, budget: Budget, seed: int, *, compute: Compute, printed: bool = False
+) -> None:
+    """Gen(R_P, A_W, A_W_i, NN2WFA_P); `printed` is the paper's own way, from its own A_W_i."""
+    _, inferred, _, _ = model_files("W", printed=printed)
+    models = (distill_as_printed if printed else distill)(
         read_network(work.read("R_P.safetensors")), read_ngram(work.read("A_W.ngram")), options, budget=budget,
-        inferred=read_ngram(work.read("A_W_i.ngram")), seed=seed,
+        inferred=read_ngram(work.read(inferred)), seed=seed,
         running=Running(compute, folder=work.folder, begin=work.begin),
     )  # fmt: skip
-    _write(work, "P", models)
+    _write(work, "P", models, printed=printed)
 
 
-def _write(work: Work, by: str, models: Approximations) -> None:
-    for letter, model in models.by_letter().items():
-        write_ngram(model, work.write(f"A_{by}_{letter}.ngram"))
+def _write(work: Work, by: str, models: Approximations, *, printed: bool) -> None:
+    told = work.write(fit_file(by, printed=printed))
+    told.parent.mkdir(exist_ok=True)
+    for file, model in zip(model_files(by, printed=printed), models.by_letter().values(), strict=True):
+        write_ngram(model, work.write(file))
     fits = {x: {"summed": fit.before, "kl_minimum": fit.after} for x, fit in models.fits.items()}
-    write_json(work.write(f"distillation_{by}.json"), {"cross_entropy": fits, "warnings": models.warnings()})
+    write_json(told, {"cross_entropy": fits, "warnings": models.warnings()})
 
 
 def final(work: Work, cased: bool, budget: Budget) -> None:
-    """The best model on dev users, alone or joined with the unigrams in the way that is best on dev users."""
-    people = open_population(work.read("users.arrow"))
+    """The best model on dev users, alone or joined with the unigrams in the way that is best on dev users.
+
+    The baseline competes. If it wins, no model from devices is better, and `final.json` says so.
+    """
+    people = open_population(work.read("users.population"))
     names = {file: name for file, name in candidates(work.inputs).items() if name != UNCASED}
+    names["baseline.ngram"] = BASELINE
     advance, scores = work.begin("Choosing the final model on dev users", len(names) + 3), dict[str, float]()
     best: tuple[str, NGramModel] | None = None
 
@@ -88,11 +86,11 @@ def final(work: Work, cased: bool, budget: Budget) -> None:
     base, model = best
     capitalizer = Capitalizer(read_ngram(work.read("A_W.ngram")))
     frequency = read_unigrams(work.read("U.unigrams"))
-    joined = final_models(model, frequency, capitalizer, budget)
-    for way, candidate in joined.items():
+    for way, candidate in final_models(model, frequency, capitalizer, budget).items():
         judge(f"{base}, unigrams {way}", candidate)
     write_ngram(best[1], work.write("final.ngram"))
-    write_json(work.write("final.json"), {"chosen": best[0], "cased": cased, "dev_top1": scores})
+    told = {"chosen": best[0], "base": base, "baseline_is_best": base == BASELINE, "cased": cased, "dev_top1": scores}
+    write_json(work.write("final.json"), told)
 
 
 def pack_final(work: Work, config: FinalSection, locale: str) -> None:

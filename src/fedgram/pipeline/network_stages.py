@@ -5,29 +5,43 @@ checked against the vocabulary of the run, and taken over.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.compute import Compute
 from fedgram.core.errors import InputError
+from fedgram.core.progress import Advance, Begin
 from fedgram.federated.rounds import Checkpointing
+from fedgram.neural.model import PRESETS
 from fedgram.neural.network import Network, read_network, word_coding, write_network
 from fedgram.neural.new_network import create_network
+from fedgram.pipeline.config import ArchitecturesSection
 from fedgram.pipeline.participants import DevicesOf, simulated
 from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.workspace import Work
 from fedgram.text.corpus import read_corpus
 from fedgram.text.population import open_population
 from fedgram.text.unigrams import read_unigrams
+from fedgram.text.wordpieces import train_pieces
 from fedgram.training.central_training import pretrain as pretrain_network
 from fedgram.training.options import FedAvgOptions, PretrainingOptions
 from fedgram.training.train_federated import train_federated
 
 
-def pretrain(work: Work, preset: str, options: PretrainingOptions, seed: int, *, name: str, compute: Compute) -> None:
-    """The network that federated training starts from: trained on the supplement, or random."""
+def pretrain(
+    work: Work, preset: str, known_words: int, options: PretrainingOptions, seed: int, *, name: str, compute: Compute
+) -> None:
+    """The network that federated training starts from: trained on the supplement, or random.
+
+    SLL^e of all networks is over the same 𝒱: as many words as the network of words has, `known_words`.
+    """
     pieces = work.read("pieces.model").read_bytes() if "pieces.model" in work.inputs else None
-    network = create_network(preset, read_unigrams(work.read("U.unigrams")), pieces=pieces, seed=seed, any_size=True)
+    network = create_network(
+        preset, read_unigrams(work.read("U.unigrams")), pieces=pieces, seed=seed, any_size=True,
+        known_words=known_words,
+    )  # fmt: skip
     network = pretrain_network(
         network, read_corpus([work.read("supplement.txt")]), options, seed=seed, compute=compute,
         checkpoint=work.write("checkpoint"), begin=work.begin,
@@ -41,11 +55,53 @@ def train_network(
     """Federated averaging from the warm start; a killed stage resumes from its last round."""
     network = train_federated(
         read_network(work.read(f"{name}_start.safetensors")), devices(work), options,
-        dev=open_population(work.read("users.arrow")).dev, seed=seed, compute=compute,
+        dev=open_population(work.read("users.population")).dev, seed=seed, compute=compute,
         checkpoints=Checkpointing(work.write("checkpoints")), begin=work.begin,
     )  # fmt: skip
     write_network(work.write(f"{name}.safetensors"), network)
     write_json(work.write(f"{name}.json"), {**_about(network), **network.history})
+
+
+def architectures(
+    work: Work, config: ArchitecturesSection, known_words: int, start: PretrainingOptions, training: FedAvgOptions,
+    seed: int, *, compute: Compute,
+) -> None:  # fmt: skip
+    """The curves of other networks of word pieces (Figure 4). Each is trained as R_P is, with word pieces of its own.
+
+    A vocabulary that is too small for a network's number of pieces gives it as many as there can be.
+    """
+    frequency, dev = read_unigrams(work.read("U.unigrams")), open_population(work.read("users.population")).dev
+    text, found = read_corpus([work.read("supplement.txt")]), {}
+    options = replace(training, rounds=config.rounds, evaluate_every=max(1, config.rounds // 10))
+    for preset in config.presets:
+        folder = work.write(preset)
+        folder.mkdir(exist_ok=True)
+        pieces = _pieces_for(preset, frequency, folder / "pieces.model")
+        network = create_network(preset, frequency, pieces=pieces, seed=seed, any_size=True, known_words=known_words)
+        trained = folder / "network.safetensors"
+        if not trained.exists():
+            warm = pretrain_network(
+                network, text, start, seed=seed, compute=compute, checkpoint=folder / "checkpoint",
+                begin=partial(_begin_for, preset, work.begin),
+            )  # fmt: skip
+            write_network(trained, warm)
+        result = train_federated(
+            read_network(trained), simulated(work), options, dev=dev, seed=seed, compute=compute,
+            checkpoints=Checkpointing(folder / "checkpoints"), begin=partial(_begin_for, preset, work.begin),
+        )  # fmt: skip
+        found[preset] = {**_about(result), **result.history}
+    write_json(work.write("architectures.json"), {"networks": found})
+
+
+def _begin_for(preset: str, begin: Begin, description: str, total: int | None = None, *, unit: str = "") -> Advance:
+    return begin(f"{preset}: {description}", total, unit=unit)
+
+
+def _pieces_for(preset: str, frequency: Mapping[str, float], path: Path) -> bytes:
+    """As many word pieces as a preset has, or as many as these words allow."""
+    if not path.exists():
+        train_pieces(frequency, size=PRESETS[preset].shape.words, path=path, or_fewer=True)
+    return path.read_bytes()
 
 
 def take_network(work: Work, *, name: str) -> None:

@@ -11,4 +11,4 @@ DevicesOf = Callable[[Work], Users | Devices]
 
 def simulated(work: Work) -> Users:
     """The train users of the stage's population, as simulated devices."""
-    return open_population(work.read("users.arrow")).train
+    return open_population(work.read("users.population")).train

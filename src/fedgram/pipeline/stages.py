@@ -1,7 +1,8 @@
 """The whole paper as stages: which files each reads and writes, and what of the configuration it depends on.
 
     population → unigrams → external → pretrain_words → train_words → pieces → pretrain_pieces → train_pieces
-    → distill_words → distill_pieces → refit → final → pack → baselines → evaluation → clipping → report
+    → architectures → distill_words → distill_pieces → refit → baselines → final → pack → paper_words → paper_pieces
+    → evaluation → clipping → report
 
 Unigrams, word pieces and networks may come from elsewhere: the configuration names their files, and their stages check
 and copy them.
@@ -16,13 +17,22 @@ from typing import Any
 from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError
 from fedgram.formats.exports import EXPORTS
-from fedgram.pipeline import evaluation_stages, model_stages, network_stages, refit_stage, text_stages
+from fedgram.neural.model import PRESETS
+from fedgram.pipeline import (
+    baseline_stage,
+    clipping_stage,
+    evaluation_stages,
+    model_stages,
+    network_stages,
+    refit_stage,
+    text_stages,
+)
 from fedgram.pipeline.config import RunConfig
-from fedgram.pipeline.model_stages import model_files
+from fedgram.pipeline.model_names import fit_file, model_files
 from fedgram.pipeline.report_stage import report, report_files
 from fedgram.pipeline.workspace import Stage, Work
 
-TEXT = ("users.arrow", "supplement.txt", "whitelist.txt")
+TEXT = ("users.population", "supplement.txt", "whitelist.txt")
 Timings = Callable[[], Mapping[str, Mapping[str, Any]]]
 
 
@@ -31,11 +41,13 @@ def run_stages(config: RunConfig, *, compute: Compute | None = None, timings: Ti
     compute = compute or Compute()
     return [
         *_text_stages(config),
-        *_network_stages(config, "words", "R_W", config.words.preset, config.words.network, (), compute),
+        *_network_stages(config, "words", (), compute),
         *(_piece_stages(config, compute) if config.pieces.use else []),
         *_distilling_stages(config, compute),
         *_refit_stages(config),
+        *_baseline_stages(config),
         *_final_stages(config),
+        *(_distilling_stages(config, compute, printed=True) if config.paper_way.run else []),
         *_measuring_stages(config, timings),
     ]
 
@@ -58,7 +70,7 @@ def _text_stages(c: RunConfig) -> list[Stage]:
         ),
         _stage(
             "unigrams", ("U.unigrams", "unigrams.json"), text_stages.unigrams, replace(c.unigrams, counts=None), c.seed,
-            inputs=("users.arrow", "whitelist.txt"), sources=_named(counts=c.unigrams.counts),
+            inputs=("users.population", "whitelist.txt"), sources=_named(counts=c.unigrams.counts),
         ),
         _stage(
             "external", ("A_W.ngram",), text_stages.external, c.external, c.budget,
@@ -72,41 +84,58 @@ def _piece_stages(c: RunConfig, compute: Compute) -> list[Stage]:
         "pieces", ("pieces.model",), text_stages.pieces, c.pieces.size,
         inputs=("U.unigrams",), sources=_named(model=c.pieces.model),
     )  # fmt: skip
-    network = c.pieces.preset, c.pieces.network
-    return [pieces, *_network_stages(c, "pieces", "R_P", *network, pieces.outputs, compute)]
+    stages = [pieces, *_network_stages(c, "pieces", pieces.outputs, compute)]
+    if c.architectures.run:
+        others = _stage(
+            "architectures", ("architectures.json",), partial(network_stages.architectures, compute=compute),
+            c.architectures, known_words(c), c.pieces.pretraining, c.pieces.training, c.seed,
+            inputs=("users.population", "supplement.txt", "U.unigrams"),
+        )  # fmt: skip
+        stages.append(others)
+    return stages
 
 
-def _network_stages(
-    c: RunConfig, what: str, name: str, preset: str, network: str | None, pieces: tuple[str, ...], compute: Compute
-) -> list[Stage]:
+def _network_stages(c: RunConfig, what: str, pieces: tuple[str, ...], compute: Compute) -> list[Stage]:
     """A warm start and federated training, or one stage that takes a network over."""
+    own, name = (c.pieces, "R_P") if what == "pieces" else (c.words, "R_W")
     outputs, words = (f"{name}.safetensors", f"{name}.json"), ("U.unigrams", *pieces)
-    if network is not None:
+    if own.network is not None:
         take = partial(network_stages.take_network, name=name)
-        return [_stage(f"train_{what}", outputs, take, inputs=words, sources={"network": network})]
+        return [_stage(f"train_{what}", outputs, take, inputs=words, sources={"network": own.network})]
     start = f"{name}_start.safetensors"
     pretrain = partial(network_stages.pretrain, name=name, compute=compute)
     train = partial(network_stages.train_network, name=name, compute=compute)
     return [
         _stage(
-            f"pretrain_{what}", (start,), pretrain, preset, c.pretraining, c.seed, inputs=("supplement.txt", *words)
+            f"pretrain_{what}", (start,), pretrain, own.preset, known_words(c), own.pretraining, c.seed,
+            inputs=("supplement.txt", *words),
         ),
-        _stage(f"train_{what}", outputs, train, c.training, c.seed, inputs=("users.arrow", start)),
-    ]
+        _stage(f"train_{what}", outputs, train, own.training, c.seed, inputs=("users.population", start)),
+    ]  # fmt: skip
 
 
-def _distilling_stages(c: RunConfig, compute: Compute) -> list[Stage]:
-    settings = c.distillation, c.budget, c.seed
+def known_words(c: RunConfig) -> int:
+    """The size of 𝒱, over which SLL^e of all networks is measured: that of the network of words."""
+    return PRESETS[c.words.preset].shape.words
+
+
+def _distilling_stages(c: RunConfig, compute: Compute, *, printed: bool = False) -> list[Stage]:
+    """The eight models, our way or as Algorithm 1 is printed."""
+    options, way = c.distillation, "paper" if printed else "distill"
+    if printed:
+        options = replace(options, uncased_first=False, samples=c.paper_way.samples or options.samples)
+    settings = options, c.budget, c.seed
+    words, pieces = model_files("W", printed=printed), model_files("P", printed=printed)
     stages = [
         _stage(
-            "distill_words", (*model_files("W"), "distillation_W.json"),
-            partial(model_stages.distill_words, compute=compute), *settings,
+            f"{way}_words", (*words, fit_file("W", printed=printed)),
+            partial(model_stages.distill_words, compute=compute, printed=printed), *settings,
             inputs=("A_W.ngram", "R_W.safetensors"),
         ),
         _stage(
-            "distill_pieces", (*model_files("P"), "distillation_P.json"),
-            partial(model_stages.distill_pieces, compute=compute), *settings,
-            inputs=("A_W.ngram", "A_W_i.ngram", "R_P.safetensors"),
+            f"{way}_pieces", (*pieces, fit_file("P", printed=printed)),
+            partial(model_stages.distill_pieces, compute=compute, printed=printed), *settings,
+            inputs=("A_W.ngram", words[1], "R_P.safetensors"),
         ),
     ]  # fmt: skip
     return stages if c.pieces.use else stages[:1]
@@ -115,8 +144,13 @@ def _distilling_stages(c: RunConfig, compute: Compute) -> list[Stage]:
 def _refit_stages(c: RunConfig) -> list[Stage]:
     if not c.refit.run:
         return []
-    inputs = ("users.arrow", "A_W.ngram", "A_W_r.ngram")
+    inputs = ("users.population", "A_W.ngram", "A_W_r.ngram")
     return [_stage("refit", refit_stage.OUTPUTS, refit_stage.refit, c.refit, c.budget, c.seed, inputs=inputs)]
+
+
+def _baseline_stages(c: RunConfig) -> list[Stage]:
+    outputs = ("baseline.ngram", "baselines.json", *_pooled(c))
+    return [_stage("baselines", outputs, baseline_stage.baselines, c.baselines, c.budget, inputs=TEXT)]
 
 
 def _final_stages(c: RunConfig) -> list[Stage]:
@@ -124,7 +158,7 @@ def _final_stages(c: RunConfig) -> list[Stage]:
     return [
         _stage(
             "final", ("final.ngram", "final.json"), model_stages.final, c.final.cased, c.budget,
-            inputs=("users.arrow", "U.unigrams", "A_W.ngram", *_eight(c), *_refitted(c)[:1]),
+            inputs=("users.population", "U.unigrams", "A_W.ngram", "baseline.ngram", *_eight(c), *_refitted(c)[:1]),
         ),
         _stage(
             "pack", ("lm.fgram", *exports, "package.json"), model_stages.pack_final, c.final, c.population.language,
@@ -134,35 +168,45 @@ def _final_stages(c: RunConfig) -> list[Stage]:
 
 
 def _measuring_stages(c: RunConfig, timings: Timings) -> list[Stage]:
-    pooled = ("pooled.ngram", "interpolated.ngram") if c.baselines.pooled else ()
     networks = ("R_W.safetensors",) if c.evaluation.networks else ()
-    told = ["population.json", "unigrams.json", "R_W.json", "final.json", "package.json", "evaluation.json"]
+    printed = _eight(c, printed=True) if c.paper_way.run else ()
+    models = ("baseline.ngram", *_eight(c), *printed, *_refitted(c), "final.ngram", "lm.fgram", *networks, *_pooled(c))
     stages = [
         _stage(
-            "baselines", ("baseline.ngram", "baselines.json", *pooled), text_stages.baselines, c.baselines, c.budget,
-            inputs=TEXT,
-        ),
-        _stage(
             "evaluation", ("evaluation.json",), evaluation_stages.evaluation, c.evaluation, c.population.language,
-            c.seed, inputs=("users.arrow", "baseline.ngram", *_eight(c), *_refitted(c), "final.ngram", "lm.fgram",
-                            *networks, *pooled),
+            c.seed, inputs=("users.population", *models), measures=c.evaluation.split,
         ),
     ]  # fmt: skip
     if c.clipping.run:
-        settings = c.clipping, replace(c.unigrams, counts=None), c.budget, c.evaluation, c.seed
-        inputs = ("users.arrow", "whitelist.txt", "U.unigrams", "A_W.ngram", "baseline.ngram")
-        stages.append(_stage("clipping", ("clipping.json",), evaluation_stages.clipping, *settings, inputs=inputs))
-        told.append("clipping.json")
-    if c.pieces.use:
-        told.append("R_P.json")
-    if c.refit.run:
-        told.append("refit.json")
-    stages.append(_stage("report", report_files(c), partial(report, timings=timings), c, inputs=tuple(told)))
+        settings = c.clipping, replace(c.unigrams, counts=None), c.evaluation, c.seed
+        stages.append(
+            _stage(
+                "clipping", ("clipping.json",), clipping_stage.clipping, *settings,
+                inputs=(*TEXT, "A_W.ngram", "baseline.ngram"), measures=c.evaluation.split,
+            )
+        )  # fmt: skip
+    told = _told(c)
+    stages.append(_stage("report", report_files(c, told), partial(report, timings=timings), c, inputs=told))
     return stages
 
 
-def _eight(c: RunConfig) -> tuple[str, ...]:
-    return model_files("W") + (model_files("P") if c.pieces.use else ())
+def _told(c: RunConfig) -> tuple[str, ...]:
+    """What the stages tell the report."""
+    told = ["population.json", "unigrams.json", "R_W.json", "baselines.json", "final.json", "package.json"]
+    told += ["evaluation.json"]
+    wanted = {
+        "clipping.json": c.clipping.run, "R_P.json": c.pieces.use, "refit.json": c.refit.run,
+        "architectures.json": c.pieces.use and c.architectures.run,
+    }  # fmt: skip
+    return (*told, *(file for file, present in wanted.items() if present))
+
+
+def _pooled(c: RunConfig) -> tuple[str, ...]:
+    return ("pooled.ngram", "interpolated.ngram") if c.baselines.pooled else ()
+
+
+def _eight(c: RunConfig, *, printed: bool = False) -> tuple[str, ...]:
+    return model_files("W", printed=printed) + (model_files("P", printed=printed) if c.pieces.use else ())
 
 
 def _refitted(c: RunConfig) -> tuple[str, ...]:
@@ -175,7 +219,7 @@ def _named(**paths: str | None) -> dict[str, str]:
 
 def _stage(
     name: str, outputs: tuple[str, ...], function: Callable[..., None], *settings: Any,
-    inputs: tuple[str, ...] = (), sources: Mapping[str, str] | None = None,
+    inputs: tuple[str, ...] = (), sources: Mapping[str, str] | None = None, measures: str | None = None,
 ) -> Stage:  # fmt: skip
     """A stage whose function is given the work and its settings, which are also what its key depends on."""
     config = [asdict(value) if is_dataclass(value) and not isinstance(value, type) else value for value in settings]
@@ -185,4 +229,4 @@ def _stage(
     def run(work: Work) -> None:
         function(work, *settings)
 
-    return Stage(name, outputs, run, inputs, paths, config)
+    return Stage(name, outputs, run, inputs, paths, config, measures)

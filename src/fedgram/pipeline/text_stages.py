@@ -1,10 +1,9 @@
-"""The stages on words: population, unigrams, word pieces, and the n-gram models of text that a server may see.
+"""The stages on words: population, unigrams, word pieces, and the n-gram model of text that a server may see.
 
-population   users.arrow, supplement.txt, whitelist.txt: normalised, or generated
+population   users.population, supplement.txt, whitelist.txt: normalised, or generated
 unigrams     U.unigrams from the train users' devices, and how they converged (§3)
 pieces       pieces.model from the unigrams (§6)
 external     A_W.ngram, the cased model of the supplement (§7.2)
-baselines    models of the same size by what is not federated: of the supplement, of pooled text, of both
 """
 
 import json
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fedgram.automata.budget import Budget
-from fedgram.automata.merge import merge
 from fedgram.automata.model import NGramModel
 from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import FloatArray, Ragged
@@ -27,18 +25,13 @@ from fedgram.evaluate.evaluation import evaluate_model
 from fedgram.evaluate.ngram_predictor import NGramPredictor
 from fedgram.federated.collect_unigrams import UnigramOptions, collect_unigrams
 from fedgram.formats.artefact import write_ngram
-from fedgram.pipeline.config import BaselinesSection, PopulationSection
+from fedgram.pipeline.config import PopulationSection
 from fedgram.pipeline.participants import DevicesOf, simulated
 from fedgram.pipeline.workspace import Work
 from fedgram.text.corpus import Corpus, open_text, read_corpus, whole_lines
+from fedgram.text.messages import SPLITS
 from fedgram.text.normalize import PLACEHOLDERS, normalize, uncase
-from fedgram.text.population import (
-    SPLITS,
-    Population,
-    open_population,
-    population_from_messages,
-    write_population,
-)  # fmt: skip
+from fedgram.text.population import Population, open_population, population_from_messages, write_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
 from fedgram.text.vocabulary import SPECIAL, UNK, Vocabulary, read_vocabulary
@@ -77,7 +70,7 @@ def population(work: Work, config: PopulationSection, seed: int) -> None:
     for split in SPLITS:
         if not len(people.clients(split)):
             raise FedgramError(f"the population has no users in the split {split}; add users, or name their splits")
-    write_population(work.write("users.arrow"), people)
+    write_population(work.write("users.population"), people)
     _write_lines(work.write("whitelist.txt"), words)
     work.begin("Writing the supplement", None)
     _write_lines(work.write("supplement.txt"), lines)
@@ -119,8 +112,9 @@ def unigrams(work: Work, options: UnigramOptions, seed: int, *, devices: Devices
             raise InputError(work.read("counts"), f"{strangers} words are not on the whitelist", remedy=remedy)
         shutil.copyfile(work.read("counts"), work.write("U.unigrams"))
     else:
-        folder = work.write("checkpoints") if devices is not simulated else None
-        collected = collect_unigrams(devices(work), whitelist, options, seed=seed, folder=folder, begin=work.begin)
+        collected = collect_unigrams(
+            devices(work), whitelist, options, seed=seed, folder=work.write("checkpoints"), begin=work.begin
+        )
         write_unigrams(work.write("U.unigrams"), collected)
         counts, history = collected, {
             **asdict(collected.convergence), "participations": collected.progress.most
@@ -145,41 +139,8 @@ def external(work: Work, options: NGramOptions, budget: Budget) -> None:
     work.begin("Training A_W on the supplement", None)
     corpus = read_corpus([work.read("supplement.txt")])
     whitelist = read_vocabulary(work.read("whitelist.txt"))
-    model = budget.within(train(_whitelisted(corpus, whitelist, budget.max_words), options))
+    model = budget.within(train(whitelisted(corpus, whitelist, budget.max_words), options))
     write_ngram(model, work.write("A_W.ngram"))
-
-
-def baselines(work: Work, config: BaselinesSection, budget: Budget) -> None:
-    """Models by text alone, each within the budget; the interpolation's weight is the best on dev users."""
-    whitelist = read_vocabulary(work.read("whitelist.txt"))
-
-    def model_of(corpus: Corpus) -> NGramModel:
-        return within(train(_whitelisted(corpus, whitelist, budget.max_words), config))
-
-    def within(model: NGramModel) -> NGramModel:  # by the rule that favours Kneser-Ney models most
-        return budget.within(model, expected_histories=True)
-
-    work.begin("Training the baseline on the supplement", None)
-    a = model_of(read_corpus([work.read("supplement.txt")]))
-    write_ngram(a, work.write("baseline.ngram"))
-    if not config.pooled:
-        write_json(work.write("baselines.json"), {})
-        return
-    people = open_population(work.read("users.arrow"))
-    work.begin("Training on pooled text, to compare with", None)
-    b = model_of(_pooled(people))
-    write_ngram(b, work.write("pooled.ngram"))
-    advance = work.begin("Interpolating", len(config.shares))
-    best, story = None, {}
-    for share in config.shares:
-        mixed = within(merge(a, b, weight=share))
-        story[f"{share:g}"] = dev_accuracy(mixed, people, cased=False)
-        if best is None or story[f"{share:g}"] > best[0]:
-            best = story[f"{share:g}"], mixed, share
-        advance(1)
-    assert best
-    write_ngram(best[1], work.write("interpolated.ngram"))
-    write_json(work.write("baselines.json"), {"share": best[2], "dev_top1": story})
 
 
 def dev_accuracy(model: NGramModel, people: Population, *, cased: bool) -> float:
@@ -188,15 +149,7 @@ def dev_accuracy(model: NGramModel, people: Population, *, cased: bool) -> float
     return 100.0 * float(top1.amount.sum() / top1.count.sum())
 
 
-def _pooled(people: Population) -> Corpus:
-    """What a server would see if the train users' text were collected."""
-    sentences = Ragged.concatenate([people.sentences(client) for client in people.clients("train").tolist()])
-    vocabulary = Vocabulary.of(people.words)
-    ids = np.array(vocabulary.encode(people.words), np.int32)
-    return Corpus(Ragged(ids[sentences.values], sentences.offsets), vocabulary)
-
-
-def _whitelisted(corpus: Corpus, whitelist: Vocabulary, most: int) -> Corpus:
+def whitelisted(corpus: Corpus, whitelist: Vocabulary, most: int) -> Corpus:
     """The corpus with its most frequent words of the whitelist, however they are cased; all others are `<unk>`."""
     allowed: Mapping[str, int] = whitelist.index
     words, counts = corpus.vocabulary.words, np.bincount(corpus.sentences.values, minlength=len(corpus.vocabulary))

@@ -10,6 +10,9 @@ A stage works in a folder of its own, `.work/NAME-KEY`. When it is done, its fil
 to their place, and the manifest is replaced. So a run may be killed at any moment: what the manifest names is whole,
 and the interrupted stage finds its working folder again, with any checkpoints it left there. A lock that the system
 gives back when its process ends keeps two runs apart.
+
+The manifest also counts how often each measuring stage has measured which users. A result on test users is evidence
+only if nothing was chosen after looking at them, so the report says how often that could have happened.
 """
 
 import hashlib
@@ -37,12 +40,16 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a stage's function is given: its configuration, what to read, where to write, and a progress callback."""
+    """What a stage's function is given: its configuration, what to read, where to write, and a progress callback.
+
+    `measured` says how often the stage has measured the same users before.
+    """
 
     config: Any
     folder: Path
     inputs: Mapping[str, Path]
     begin: Begin = silent
+    measured: int = 0
 
     def read(self, name: str) -> Path:
         """The path of an input."""
@@ -55,7 +62,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`inputs` are outputs of earlier stages; `sources` are files from outside, by the name the function uses."""
+    """`inputs` are outputs of earlier stages; `sources` are files from outside, by the name the function uses.
+
+    `measures` names the users on whom the stage measures models, such as test; the workspace counts how often it does.
+    """
 
     name: str
     outputs: tuple[str, ...]
@@ -63,6 +73,7 @@ class Stage:
     inputs: tuple[str, ...] = ()
     sources: Mapping[str, Path] = field(default_factory=dict)
     config: Any = None
+    measures: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,9 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._manifest: dict[str, dict[str, Any]] = _read_manifest(folder / MANIFEST)
+        self._manifest: dict[str, dict[str, Any]]
+        self._measured: dict[str, dict[str, int]]  # by stage and users
+        self._manifest, self._measured = _read_manifest(folder / MANIFEST)
         self._known: dict[tuple[int, ...], str] = {}  # digests of files as they were when they were last read
 
     @property
@@ -92,7 +105,8 @@ class Workspace:
         result, stale = [], set[str]()
         for stage in _checked(stages, until):
             changed = [name for name in stage.inputs if name in stale]
-            reason = f"{changed[0]} may change" if changed else self._reason(stage)
+            is_new = stage.name not in self._manifest
+            reason = f"{changed[0]} may change" if changed and not is_new else self._reason(stage)
             if reason:
                 stale |= set(stage.outputs)
             result.append(Planned(stage, reason, self._manifest.get(stage.name, {}).get("seconds")))
@@ -160,8 +174,8 @@ class Workspace:
         self._clear(stage.name, keep=folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = {name: self.folder / name for name in stage.inputs} | dict(stage.sources)
-        began = time.perf_counter()
-        stage.function(Work(stage.config, folder, paths, begin))
+        began, measured = time.perf_counter(), self._measured.get(stage.name, {})
+        stage.function(Work(stage.config, folder, paths, begin, measured.get(stage.measures or "", 0)))
         noted |= {"key": key, "seconds": round(time.perf_counter() - began, 3), "peak_bytes": _peak_bytes()}
         files = {}
         for name in stage.outputs:
@@ -176,6 +190,8 @@ class Workspace:
             (folder / name).replace(self.folder / name)
         flush(self.folder)
         self._manifest[stage.name] = {**noted, "files": files}
+        if stage.measures:
+            self._measured[stage.name] = {**measured, stage.measures: measured.get(stage.measures, 0) + 1}
         self._write_manifest()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -204,7 +220,7 @@ class Workspace:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _write_manifest(self) -> None:
-        content = {"format": _FORMAT, "artefacts": self._manifest}
+        content = {"format": _FORMAT, "artefacts": self._manifest, "measured": self._measured}
         with atomic_write(self.folder / MANIFEST) as file:
             file.write(json.dumps(content, indent=1, sort_keys=True).encode() + b"\n")
 
@@ -251,9 +267,10 @@ def _checked(stages: Sequence[Stage], until: str | None) -> Sequence[Stage]:
     return stages[: names.index(until) + 1]
 
 
-def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+def _read_manifest(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, int]]]:
+    """What is noted of each stage, and how often each has measured users."""
     if not path.exists():
-        return {}
+        return {}, {}
     remedy = "remove it to run everything again"
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -263,11 +280,12 @@ def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
             if not (isinstance(noted["inputs"], dict) and isinstance(noted["files"], dict)):
                 raise TypeError
             noted["version"], noted["config"], noted["key"], float(noted["seconds"])
+        measured = {stage: {u: int(n) for u, n in by.items()} for stage, by in content.get("measured", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(path, "is damaged", remedy=remedy) from None
     if found != _FORMAT:
         raise InputError(path, f"has format {found!r}, not {_FORMAT}", remedy=remedy)
-    return artefacts
+    return artefacts, measured
 
 
 def _peak_bytes() -> int:

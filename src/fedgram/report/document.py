@@ -32,6 +32,13 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Sentences that must not be overlooked."""
+
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """A table. The first column names the row; the others have numbers, or text if `text_columns` is set."""
 
@@ -57,7 +64,7 @@ class Code:
     title: str
 
 
-Block = Heading | Paragraph | Table | Figure | Code
+Block = Heading | Paragraph | Notice | Table | Figure | Code
 
 
 def shown(cell: Cell) -> str:
@@ -71,9 +78,9 @@ def shown(cell: Cell) -> str:
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --soft: #57606a; --line: #d0d7de; --stripe: #f6f8fa;
-  --accent: #0072b2; }
+  --accent: #0072b2; --alarm: #b35900; --alarm-paper: #fff4e5; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --soft: #9aa4af; --line: #30363d;
-  --stripe: #161b22; --accent: #56b4e9; } }
+  --stripe: #161b22; --accent: #56b4e9; --alarm: #e69f00; --alarm-paper: #2b2112; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 66rem; color: var(--ink); background: var(--paper);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
@@ -81,6 +88,10 @@ h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.5rem 0 1rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 0.5rem; padding-bottom: 0.25rem; border-bottom: 2px solid var(--accent); }
 h3 { font-size: 1.05rem; margin: 1.5rem 0 0.25rem; }
 p { max-width: 46rem; }
+.notice { margin: 1.25rem 0; padding: 0.4rem 1rem; border: 1px solid var(--alarm); border-left-width: 6px;
+  border-radius: 6px; background: var(--alarm-paper); }
+.notice p { margin: 0.4rem 0; max-width: none; }
+.notice strong { color: var(--alarm); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
 th, td { padding: 0.3rem 0.65rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
@@ -125,6 +136,9 @@ def _html_block(block: Block) -> str:
             return f"<h{level}>{_html_text(text)}</h{level}>"
         case Paragraph(text):
             return f"<p>{_html_text(text)}</p>"
+        case Notice(sentences):
+            lines = "".join(f"<p>{_html_text(sentence)}</p>" for sentence in sentences)
+            return f'<div class="notice" role="note"><p><strong>Warning</strong></p>{lines}</div>'
         case Code(text, title):
             return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"
         case Figure(path, caption):
@@ -152,10 +166,18 @@ def _html_table(table: Table) -> str:
 
 
 def _html_text(text: str) -> str:
-    """Escaped text, with names such as A_W_e and SLL^e in the paper's typography."""
+    """Escaped text, with names such as A_W_e, p_cap and SLL^e in the paper's typography; numbers keep their units."""
     text = html.escape(text)
-    text = re.sub(r"\bA_([WP])_([eimr])\b", r"<i>A</i><sub>\1<sub>\2</sub></sub>", text)
+    text = re.sub(r"\b([AR])_([WP])(_([eimr]))?\b", _named_model, text)
+    text = re.sub(r"\b([NS])_(l|h|e|total)\b|\b(p)_(cap)\b", r"<i>\1\3</i><sub>\2\4</sub>", text)
+    text = re.sub(r" (±|%)", "\N{NO-BREAK SPACE}\\1", text).replace("± ", "±\N{NO-BREAK SPACE}")
     return re.sub(r"\bSLL\^e\b", "SLL<sup>e</sup>", text)
+
+
+def _named_model(found: re.Match[str]) -> str:
+    """A_W_e: the letter, the kind, and the topology."""
+    below = f"<sub>{found[4]}</sub>" if found[4] else ""
+    return f"<i>{found[1]}</i><sub>{found[2]}{below}</sub>"
 
 
 def to_markdown(blocks: Sequence[Block], folder: Path) -> str:
@@ -169,6 +191,8 @@ def _markdown_block(block: Block, folder: Path) -> str:
             return f"{'#' * level} {_markdown_text(text)}"
         case Paragraph(text):
             return _markdown_text(text)
+        case Notice(sentences):
+            return "\n".join(["> **Warning**", *(f">\n> {_markdown_text(sentence)}" for sentence in sentences)])
         case Code(text, title):
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
             return f"{title}:\n\n{fence}\n{text.rstrip()}\n{fence}"

@@ -1,18 +1,27 @@
 """The report of a run: our results with intervals beside the paper's numbers, figures, model sizes and examples.
 
-Paper: Tables 1, 3 and 4. The paper's absolute levels come from the live traffic of another population, so they are not
-comparable with ours. The relative changes, each against its own baseline, are comparable.
+`paper_tables` has the paper's own tables.
 """
 
 from collections.abc import Mapping
-from math import isinf
 from pathlib import Path
 
 from fedgram.core.storage import atomic_write
-from fedgram.evaluate.jackknife import Estimate
-from fedgram.report.document import Block, Cell, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
-from fedgram.report.published import BASELINE, LANGUAGES, TABLE_1, TABLE_1_BASELINE, TABLE_3, TABLE_4, Published
-from fedgram.report.results import Clipping, Experiment, LanguageResult, Results, Value
+from fedgram.report.document import (
+    Block,
+    Cell,
+    Code,
+    Figure,
+    Heading,
+    Notice,
+    Paragraph,
+    Table,
+    to_html,
+    to_markdown,
+)  # fmt: skip
+from fedgram.report.paper_tables import PAPER_WAY, accuracy_tables, architecture_table, clipping_table, signed
+from fedgram.report.published import LANGUAGES
+from fedgram.report.results import Experiment, LanguageResult, Results, Value
 
 _MEASURES = {
     "top1": "top-1 [%]", "top3": "top-3 [%]", "oov_rate": "OOV rate [%]", "perplexity": "perplexity",
@@ -29,7 +38,8 @@ _NAMES = {
     "A_W_r, A_P_r": "the network distilled again, onto the n-grams of the interpolated model",
     "R_W, R_P": "the networks of words and of word pieces, trained on devices",
     "Refit": "A_W_r, refitted to n-gram counts from devices",
-    "Final model": "the best of these models on dev users, with word frequencies from devices",
+    "Final model": "the best of these models on dev users, the baseline included, alone or with word frequencies from "
+    "devices",
     "lm.fgram": "the final model, packed for phones",
     "Pooled": "an n-gram model of all users' text in one place, which federated learning avoids",
 }
@@ -48,14 +58,14 @@ def write_report(results: Results, folder: Path) -> tuple[Path, Path]:
 def build(results: Results) -> list[Block]:
     """The blocks of the report, in order; parts without results are left out."""
     blocks: list[Block] = [Heading(results.title, 1)]
+    if results.warnings:
+        blocks.append(Notice(tuple(f"{warning[:1].upper()}{warning[1:]}." for warning in results.warnings)))
     blocks += _values("The run", results.about)
     blocks += _headline(results)
     blocks += _names(results)
     tables = [
-        _clipping(results.clipping),
-        _paper_table(results, TABLE_3, "Table 3: top-1 accuracy of the word models [%]"),
-        _paper_table(results, TABLE_4, "Table 4: top-1 accuracy of the word-piece models [%]"),
-    ]
+        clipping_table(results.clipping), architecture_table(results.architectures), accuracy_tables(results)
+    ]  # fmt: skip
     if any(tables):
         note = (
             "Our results are measured on held-out users, with 95 % intervals by the jackknife over user buckets. The "
@@ -78,6 +88,9 @@ def build(results: Results) -> list[Block]:
     blocks += _values("Privacy", results.privacy)
     if results.config:
         blocks += [Heading("Configuration"), Code(results.config, "Full configuration")]
+    if results.files:
+        lines = "".join(f"{digest}  {name}\n" for name, digest in results.files.items())
+        blocks += [Heading("Files"), Code(lines, "SHA-256 of the run's files, as `sha256sum --check` reads it")]
     return blocks
 
 
@@ -103,7 +116,7 @@ def _headline(results: Results) -> list[Block]:
         old, new = (language.models[model].levels.get("top1") for model in (language.baseline, chosen))
         levels = f", from {old} % to {new} % of the words typed by held-out users" if old and new else ""
         sentences.append(
-            f"{LANGUAGES.get(name, name)}: {chosen} changes the top-1 accuracy by {_signed(changes[chosen])} % "
+            f"{LANGUAGES.get(name, name)}: {chosen} changes the top-1 accuracy by {signed(changes[chosen])} % "
             f"relative to {language.baseline}{levels}."
         )
     return [Paragraph(" ".join(sentences))] if sentences else []
@@ -119,71 +132,16 @@ def _names(results: Results) -> list[Block]:
     }
     if not described:
         return []
+    if any(model.endswith(PAPER_WAY) for model in models):
+        described["…" + PAPER_WAY] = "the same, distilled the paper's own way, to compare with"
     note = (
-        "OOV: words that are not in a model's vocabulary; they count as wrong. Perplexity: per word and sentence end; "
-        "lower is better. SLL^e: log-likelihood per sentence in nats, without OOV words; higher is better. Taps saved: "
-        "by a user who accepts every helpful suggestion. λ: the per-device cap on the number of words counted."
+        "OOV: words that are not in a model's vocabulary; they count as wrong. 𝒱: the words that all models of a table "
+        "have. Perplexity: per word of 𝒱 and sentence end; lower is better. SLL^e: log-likelihood per sentence in nats "
+        "over the words of 𝒱; higher is better. Both leave out the other words for every model, so that models are "
+        "compared on the same words. Taps saved: by a user who accepts every helpful suggestion. λ: the per-device cap "
+        "on the number of words counted."
     )
     return [Heading("The models"), Table(("", ""), tuple(described.items()), text_columns=True), Paragraph(note)]
-
-
-def _paper_table(results: Results, published: dict[str, dict[str, Published]], caption: str) -> list[Block]:
-    """The paper's rows, with our columns and the paper's column for each language of the run."""
-    own = [model for model in published if model != BASELINE]
-    languages = [n for n, r in results.languages.items() if any(model in r.models for model in own)]
-    if not languages:
-        return []
-    header = ["Model"]
-    for name in languages:
-        title = LANGUAGES.get(name, name)
-        header += [f"{title}, ours", *([f"{title}, ours, cased"] if name in results.cased else []), f"{title}, paper"]
-    rows = []
-    for model, numbers in published.items():
-        row: list[Cell] = [model]
-        for name in languages:
-            ours = [by_case[name] for by_case in (results.languages, results.cased) if name in by_case]
-            row += [_ours(language, model) for language in ours]
-            row.append(_papers(published, model, name) if name in numbers else None)
-        rows.append(tuple(row))
-    return [Table(tuple(header), tuple(rows), f"{caption}; relative change [%] in brackets")]
-
-
-def _ours(language: LanguageResult, model: str) -> Cell:
-    result = language.models.get(language.baseline or BASELINE if model == BASELINE else model)
-    level = result.levels.get("top1") if result else None
-    if result is None or level is None:
-        return None
-    change = result.change.get("top1")
-    return f"{level} ({_signed(change)})" if change else str(level)
-
-
-def _papers(published: dict[str, dict[str, Published]], model: str, language: str) -> Cell:
-    level, half = published[model][language]
-    if half is None:
-        return f"{level:.2f}"
-    return f"{level:.2f} ± {half:.2f} ({100 * (level / published[BASELINE][language][0] - 1):+.1f})"
-
-
-def _clipping(clipping: Clipping | None) -> list[Block]:
-    if clipping is None:
-        return []
-    measures = {"top1": "acc@1 [%]", "oov_rate": "OOV rate [%]"}
-    header = ["Model"]
-    for title in measures.values():
-        header += [f"{title}, ours", f"{title}, paper"]
-    first: list[Cell] = ["baseline"]
-    for key in measures:
-        level = clipping.baseline.get(key)
-        first += [str(level) if level else None, f"{TABLE_1_BASELINE[key]:.2f}"]
-    rows = [tuple(first)]
-    for clip, change in clipping.rows:
-        row: list[Cell] = ["λ = ∞" if isinf(clip) else f"λ = {clip:,g}"]
-        for key in measures:
-            ours, paper = change.get(key), TABLE_1.get(clip, {}).get(key)
-            row += [_signed(ours) if ours else None, f"{paper[0]:+.2f} ± {paper[1]:.2f}" if paper else None]
-        rows.append(tuple(row))
-    caption = "Table 1: relative change [%] with L1-clipped unigrams; the first row has the levels of the baseline"
-    return [Table(tuple(header), tuple(rows), caption)]
 
 
 def _all_measures(title: str, language: LanguageResult) -> list[Block]:
@@ -193,8 +151,12 @@ def _all_measures(title: str, language: LanguageResult) -> list[Block]:
         if result.change:
             # SLL^e is a logarithm: its relative change has no meaning.
             changes = (result.change.get(key) if key != "sll_e" else None for key in _MEASURES)
-            rows.append(("change [%]", *(_signed(change) if change else None for change in changes)))
+            rows.append(("change [%]", *(signed(change) for change in changes)))
     caption = "± is half the width of the 95 % interval. Changes are relative to the baseline, for the same users."
+    if language.shared_words is not None and language.outside is not None:
+        caption += (
+            f" 𝒱 has {language.shared_words:,} words; {language.outside:.2f} % of the typed words are outside it."
+        )
     return [Heading(f"All measures, {title}"), Table(("Model", *_MEASURES.values()), tuple(rows), caption)]
 
 
@@ -203,8 +165,7 @@ def _experiment(experiment: Experiment | None) -> list[Block]:
         return []
     measures = {key: title for key, title in _MEASURES.items() if key in ("top1", "top3", "oov_rate")}
     rows = tuple(
-        (name, *(_signed(change) if (change := changes.get(key)) else None for key in measures))
-        for name, changes in experiment.changes.items()
+        (name, *(signed(changes.get(key)) for key in measures)) for name, changes in experiment.changes.items()
     )
     note = (
         f"As in an experiment on live traffic, users are assigned to two arms of {experiment.users_per_arm:,}: one has "
@@ -239,8 +200,3 @@ def _stages(results: Results) -> list[Block]:
     rows.append(("total", f"{sum(seconds for _, seconds, _ in results.stages):,.1f}", None))
     caption = "Peak memory of the process up to the end of the stage"
     return [Heading("Time and memory"), Table(("Stage", "seconds", "peak memory [GB]"), tuple(rows), caption)]
-
-
-def _signed(estimate: Estimate) -> str:
-    value = f"{estimate.value:+.2f}"
-    return f"{value} ± {estimate.half_width:.2f}" if estimate.interval else value

@@ -1,4 +1,4 @@
-"""The paper's numbers: Tables 1, 3 and 4, in per cent."""
+"""The paper's numbers: Tables 1, 3 and 4, in per cent. Those of Table 2 are in `neural.model.PRESETS`."""
 
 Published = tuple[float, float | None]  # a value and the half-width of its 95 % interval, if the paper gives one
 

@@ -1,21 +1,30 @@
 """The results of a run, read from a JSON file and checked.
 
     title                    a string
+    warnings                 sentences that must not be overlooked, shown at the top
     about                    names and values that describe the run
     languages.LANG.baseline  the name of the baseline among the models
     languages.LANG.final     the name of the final model, if there is one
     languages.LANG.models    by name, a model's results from `fedgram evaluate --json`: {measure: {value, ci95}, change}
+    languages.LANG.shared_words, .outside  the size of 𝒱, and the share of typed words outside it, in per cent
     cased                    like languages, for case-sensitive evaluation
+    ways                     {"ours": TEXT, "paper": TEXT}: how the models of Tables 3 and 4 were made
     experiment               A/B experiments from `fedgram evaluate --json`: users_per_arm, aa_coverage, change
-    clipping                 Table 1: baseline {measure: {value, ci95}}, rows [{clip, change}]; clip null means ∞
+    clipping                 Table 1: baseline {measure: {value, ci95}}, rows [{clip, change, interpolated,
+                             against_first}], control {replaced, interpolated}, max_words, devices, words; clip null
+                             means ∞, and all but baseline, clip and change may be left out
+    architectures            Table 2: [{preset, layers, hidden, embedding, embedding_parameters, parameters,
+                             paper_embedding, paper_total, sll_e}], sizes in millions; sll_e null if not trained
     sizes                    [{model, ngrams, bytes}]; ngrams null for a model without n-grams
     figures                  [{file, caption}]: PNG files, with paths relative to the folder of the JSON file
     examples                 [{context, suggestions: {model: [words]}}]
     stages                   [{name, seconds, peak_bytes}]
     privacy                  names and values
     config                   the configuration as text
+    files                    SHA-256 by file name
 
-All entries except the title are optional. Models named Baseline, A_W_e … A_P_r appear in Tables 3 and 4.
+All entries except the title are optional. Models named Baseline, A_W_e … A_P_r appear in Tables 3 and 4, and so do
+A_W_e (paper) … A_P_r (paper), which were made the paper's own way.
 """
 
 import json
@@ -32,6 +41,7 @@ T = TypeVar("T")
 Value = str | float | int
 Estimates = Mapping[str, Estimate | None]
 _MAX_BYTES = 64 << 20
+_COUNTS = ("max_words", "devices", "words")
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -50,14 +60,45 @@ class LanguageResult:
     baseline: str | None
     models: Mapping[str, ModelResult]
     final: str | None = None
+    shared_words: int | None = None
+    outside: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClippingRow:
+    """Relative changes with the clipping threshold `clip`, against the baseline and against the first row."""
+
+    clip: float
+    change: Estimates
+    interpolated: Estimates
+    against_first: Estimates
 
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """The unigram experiment: relative changes by clipping threshold λ."""
+    """The unigram experiment. The control has the baseline's own words and text, with their plain frequencies."""
 
     baseline: Estimates
-    rows: tuple[tuple[float, Estimates], ...]
+    rows: tuple[ClippingRow, ...]
+    control: Mapping[str, Estimates]
+    max_words: int | None
+    devices: int | None
+    words: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A network of Table 2: its shape, its sizes here and in the paper in millions, and its best dev SLL^e."""
+
+    preset: str
+    layers: int
+    hidden: int
+    embedding: int
+    embedding_parameters: float
+    parameters: float
+    paper_embedding: float
+    paper_total: float
+    sll_e: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +115,21 @@ class Results:
     """The content of a report; see the module's description."""
 
     title: str
+    warnings: tuple[str, ...] = ()
     about: Mapping[str, Value] = field(default_factory=dict)
     languages: Mapping[str, LanguageResult] = field(default_factory=dict)
     cased: Mapping[str, LanguageResult] = field(default_factory=dict)
+    ways: Mapping[str, Value] = field(default_factory=dict)
     experiment: Experiment | None = None
     clipping: Clipping | None = None
+    architectures: tuple[Architecture, ...] = ()
     sizes: tuple[tuple[str, int | None, int], ...] = ()
     figures: tuple[tuple[Path, str], ...] = ()
     examples: tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...] = ()
     stages: tuple[tuple[str, float, int | None], ...] = ()
     privacy: Mapping[str, Value] = field(default_factory=dict)
     config: str | None = None
+    files: Mapping[str, Value] = field(default_factory=dict)
 
 
 def read_results(path: str | Path) -> Results:
@@ -114,12 +159,16 @@ class _Reader:
         readers: dict[str, Callable[[Any, str], Any]] = {
             "title": self.text,
             "config": self.text,
+            "warnings": self.texts,
             "about": self.values,
+            "ways": self.values,
             "privacy": self.values,
+            "files": self.values,
             "languages": self.languages,
             "cased": self.languages,
             "experiment": self.experiment,
             "clipping": self.clipping,
+            "architectures": lambda v, p: self.each(v, p, self.architecture),
             "sizes": lambda v, p: self.each(v, p, self.size),
             "figures": lambda v, p: self.each(v, p, self.figure),
             "examples": lambda v, p: self.each(v, p, self.example),
@@ -145,6 +194,11 @@ class _Reader:
         if not isinstance(value, str):
             raise self.wrong(place, "a string")
         return value
+
+    def texts(self, value: Any, place: str) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise self.wrong(place, "an array")
+        return tuple(self.text(item, f"{place}[{i}]") for i, item in enumerate(value))
 
     def number(self, value: Any, place: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -188,7 +242,10 @@ class _Reader:
         for key in ("baseline", "final"):
             if table.get(key) is not None and self.text(table[key], f"{place}.{key}") not in models:
                 raise self.wrong(f"{place}.{key}", "the name of one of the models")
-        return LanguageResult(table.get("baseline"), models, table.get("final"))
+        shared, outside = (self.maybe(table, key, place) for key in ("shared_words", "outside"))
+        return LanguageResult(
+            table.get("baseline"), models, table.get("final"), None if shared is None else int(shared), outside
+        )
 
     def experiment(self, value: Any, place: str) -> Experiment:
         table = self.table(value, place)
@@ -202,13 +259,34 @@ class _Reader:
     def clipping(self, value: Any, place: str) -> Clipping:
         table = self.table(value, place)
 
-        def row(item: dict[str, Any], where: str) -> tuple[float, Estimates]:
-            clip = item.get("clip")
-            number = math.inf if clip is None else self.number(clip, f"{where}.clip")
-            return number, self.estimates(item.get("change"), f"{where}.change")
+        def row(item: dict[str, Any], where: str) -> ClippingRow:
+            clip = self.maybe(item, "clip", where)
+            others = (self.estimates(item.get(key, {}), f"{where}.{key}") for key in ("interpolated", "against_first"))
+            change = self.estimates(item.get("change"), f"{where}.change")
+            return ClippingRow(math.inf if clip is None else clip, change, *others)
 
-        baseline = self.estimates(table.get("baseline"), f"{place}.baseline")
-        return Clipping(baseline, self.each(table.get("rows"), f"{place}.rows", row))
+        control = self.table(table.get("control", {}), f"{place}.control")
+        counts = (None if table.get(key) is None else self.whole(table[key], f"{place}.{key}") for key in _COUNTS)
+        return Clipping(
+            self.estimates(table.get("baseline"), f"{place}.baseline"),
+            self.each(table.get("rows"), f"{place}.rows", row),
+            {way: self.estimates(item, f"{place}.control.{way}") for way, item in control.items()},
+            *counts,
+        )
+
+    def architecture(self, item: dict[str, Any], place: str) -> Architecture:
+        layers, hidden, embedding = (
+            self.whole(item.get(key), f"{place}.{key}") for key in ("layers", "hidden", "embedding")
+        )
+        ours, total, paper, paper_total = (
+            self.number(item.get(key), f"{place}.{key}")
+            for key in ("embedding_parameters", "parameters", "paper_embedding", "paper_total")
+        )
+        preset, sll_e = self.text(item.get("preset"), f"{place}.preset"), self.maybe(item, "sll_e", place)
+        return Architecture(preset, layers, hidden, embedding, ours, total, paper, paper_total, sll_e)
+
+    def maybe(self, table: dict[str, Any], key: str, place: str) -> float | None:
+        return None if table.get(key) is None else self.number(table[key], f"{place}.{key}")
 
     def size(self, item: dict[str, Any], place: str) -> tuple[str, int | None, int]:
         name, ngrams = self.text(item.get("model"), f"{place}.model"), item.get("ngrams")

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fedgram.core.arrays import ByteArray, IntArray, LongArray, Ragged
-from fedgram.core.errors import InputError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.jit import kernel
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 from fedgram.text.word_table import HashArray, WordTable, find_word, insert_word
@@ -62,13 +62,21 @@ def read_corpus(
     return _by_frequency(sentences, table.words())
 
 
-def corpus_of(sentences: Iterable[str], vocabulary: Vocabulary | None = None) -> Corpus:
-    """A corpus of sentences in memory; see `read_corpus` for its vocabulary."""
+def corpus_of(sentences: Iterable[str], vocabulary: Vocabulary | None = None, *, skip_blank: bool = False) -> Corpus:
+    """A corpus of sentences in memory; see `read_corpus` for its vocabulary. Blank sentences count unless skipped."""
+    if not isinstance(sentences, Iterable):
+        raise FedgramError(f"a text must be the name of a file, or sentences, not of type {type(sentences).__name__}")
     ids = dict(vocabulary.index) if vocabulary else {word: number for number, word in enumerate(SPECIAL)}
     tokens: list[int] = []
     offsets = [0]
     for sentence in sentences:
-        for word in sentence.split():
+        if not isinstance(sentence, str):
+            kind = type(sentence).__name__
+            raise FedgramError(f"a sentence must be a string with words separated by blanks, not of type {kind}")
+        words = sentence.split()
+        if skip_blank and not words:
+            continue
+        for word in words:
             if ids.get(word) in (BOS, EOS):
                 problem = "contains <s> or </s>, which counting adds to each sentence"
                 raise InputError("text", problem, line=len(offsets), remedy="remove them")

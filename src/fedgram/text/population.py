@@ -4,30 +4,31 @@ A `Population` holds every client's sentences as ids of one list of cased words:
 `token[first_token[s]:first_token[s+1]]`, and client c has the sentences `first_sentence[c]:first_sentence[c+1]`. Any
 client is reached in O(1). Clients come in the order of their ids, and each belongs to one split: train, dev or test.
 
-Two files hold a population. `.parquet` has one message per row, as people can read it: `user_id`, `text`, and if known
-`seq` and `split`; its text is normalised when it is opened. `.arrow` has one client per row, already normalised, and is
-mapped into memory, so that large populations fit.
+Two files hold a population. `.parquet` has messages as they were typed; its text is normalised when it is opened.
+`.population` is an artefact with the arrays of `Population`, and is mapped into memory, so that large populations fit.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgram.core.arrays import IntArray, LongArray, Ragged, frozen
-from fedgram.core.errors import FedgramError, InputError, InvariantError, MissingDependencyError
-from fedgram.core.storage import atomic_write
+from fedgram.core.errors import FedgramError, InputError, InvariantError
+from fedgram.core.storage import Artefact, content_digest, map_artefact, write_artefact
+from fedgram.text.messages import SPLITS, parquet_messages, split_of
 from fedgram.text.normalize import normalize, uncase
-from fedgram.text.vocabulary import UNK, Vocabulary
+from fedgram.text.vocabulary import UNK, Vocabulary, lines_from_bytes, lines_to_bytes
 
-SPLITS = ("train", "dev", "test")
-_BATCH_ROWS = 50_000
+KIND, VERSION = "population", 1
 SplitArray = NDArray[np.uint8]
+_ARRAYS = {
+    "split": np.uint8, "first_sentence": np.int64, "first_token": np.int64, "token": np.int32,
+    "words": np.uint8, "client_ids": np.uint8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +52,7 @@ class Population:
     first_token: LongArray
     token: IntArray
     words: tuple[str, ...]
-    path: Path | None = None  # of the .arrow file that the arrays are mapped from
+    path: Path | None = None  # of the .population file that the arrays are mapped from
 
     def __post_init__(self) -> None:
         fits = len(self.split) == len(self.client_ids) == len(self.first_sentence) - 1
@@ -70,7 +71,7 @@ class Population:
 
     @classmethod
     def open(cls, path: "str | Path") -> "Population":
-        """Open a `.parquet` or `.arrow` population."""
+        """Open a `.parquet` or `.population` file."""
         return open_population(path)
 
     @classmethod
@@ -87,6 +88,12 @@ class Population:
     def __repr__(self) -> str:
         users = ", ".join(f"{len(self.clients(split)):,} {split}" for split in SPLITS)
         return f"Population({users} users; {len(self.first_token) - 1:,} sentences, {len(self.token):,} words)"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content: the digest of the `.population` file."""
+        artefact = _to_artefact(self)
+        return content_digest(artefact.fields, artefact.arrays)
 
     @property
     def train(self) -> "Users":
@@ -151,12 +158,6 @@ class Users:
     def first(self, count: int) -> "Users":
         """The first users, at most `count`."""
         return Users(self.population, self.clients[:count])
-
-
-def split_of(client_id: str) -> str:
-    """The split of a client whose source names none: by hash, 80 % train, 10 % dev, 10 % test."""
-    bucket = hashlib.sha256(client_id.encode()).digest()[0] % 10
-    return "train" if bucket < 8 else "dev" if bucket == 8 else "test"
 
 
 def population_from_messages(messages: Iterable[tuple[str, str, str | None]]) -> Population:
@@ -225,133 +226,47 @@ def _reorder(rows: Ragged, order: LongArray) -> Ragged:
     return Ragged(rows.values[np.repeat(rows.offsets[:-1][order], lengths) + inside], offsets)
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingDependencyError("reading populations", "data") from None
-    return pyarrow
-
-
 def open_population(path: str | Path, *, on_rows: Callable[[int], object] | None = None) -> Population:
-    """Open a `.parquet` or `.arrow` population; `on_rows` is told of progress through a `.parquet`."""
+    """Open a `.parquet` or `.population` file; `on_rows` is told of progress through a `.parquet`."""
+    if str(path).endswith(".population"):
+        return _open_artefact(path)
     if str(path).endswith(".arrow"):
-        return _open_arrow(path)
+        remedy = "use the .parquet file that it was made from, or write it again with `fedgram data import`"
+        raise InputError(path, "is a population of an earlier version of fedgram", remedy=remedy)
     if not str(path).endswith(".parquet"):
-        raise InputError(path, "is not a population", remedy="use a .parquet or .arrow file of `fedgram data import`")
-    builder = _Builder()
-    for client, text, split in _parquet_rows(path, on_rows):
-        builder.add(client, text, split)
-    if not builder.client:
+        remedy = "use a .parquet or .population file of `fedgram data import`"
+        raise InputError(path, "is not a population", remedy=remedy)
+    people = population_from_messages(parquet_messages(path, on_rows))
+    if not len(people):
         raise InputError(path, "holds no users")
-    return builder.finish()
+    return people
 
 
-def messages_by_user(path: str | Path) -> dict[str, tuple[str, list[str]]]:
-    """By user of a `.parquet` population: the split, and the messages as they were typed."""
-    if not str(path).endswith(".parquet"):
-        raise InputError(path, "holds no messages as they were typed", remedy="use the .parquet population")
-    found: dict[str, tuple[str, list[str]]] = {}
-    for client, text, split in _parquet_rows(path, None):
-        found.setdefault(client, (split or split_of(client), []))[1].append(text)
-    return found
+def write_population(path: str | Path, population: Population) -> str:
+    """Write a population as a `.population` artefact; returns its digest."""
+    return write_artefact(path, _to_artefact(population))
 
 
-def _parquet_rows(path: str | Path, on_rows: Callable[[int], object] | None) -> Iterator[tuple[str, str, str | None]]:
-    pa = _pyarrow()
-    Path(path).open("rb").close()
-    try:
-        file = pa.parquet.ParquetFile(path, memory_map=True)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise InputError(path, "is not a Parquet file") from None
-    names = file.schema_arrow.names
-    for column in ("user_id", "text"):
-        if column not in names:
-            raise InputError(path, f"has no column {column!r}", remedy="make it with `fedgram data import`")
-    columns = [name for name in ("user_id", "text", "split") if name in names]
-    for name in columns:
-        kind = file.schema_arrow.field(name).type if names.count(name) == 1 else None
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise InputError(path, f"its column {name!r} is not one column of text", remedy="use `fedgram data import`")
-    try:
-        for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-            values = [batch.column(name).to_pylist() for name in columns]
-            splits = values[2] if len(columns) == 3 else [None] * batch.num_rows
-            for client, text, split in zip(values[0], values[1], splits, strict=True):
-                if client and text:
-                    yield client, text, split
-            if on_rows:
-                on_rows(batch.num_rows)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise InputError(path, "is not a whole Parquet file", remedy="write it again") from None
-
-
-def write_messages(
-    path: str | Path,
-    messages: Iterable[tuple[str, str, str | None]],
-    *,
-    on_messages: Callable[[int], object] | None = None,
-) -> int:
-    """Write (client, text, split or None) as a `.parquet` population; returns the number of messages."""
-    pa = _pyarrow()
-    schema = pa.schema([("user_id", pa.string()), ("seq", pa.int32()), ("text", pa.string()), ("split", pa.string())])
-    count = 0
-    seen: dict[str, int] = {}
-    rows: list[tuple[str, int, str, str]] = []
-    with atomic_write(path) as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-
-        def flush() -> None:
-            columns = list(zip(*rows, strict=True)) or [()] * 4
-            writer.write_table(pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema))
-            if on_messages:
-                on_messages(len(rows))
-            rows.clear()
-
-        for client, text, split in messages:
-            seen[client] = seq = seen.get(client, -1) + 1
-            rows.append((client, seq, text, split or split_of(client)))
-            count += 1
-            if len(rows) == _BATCH_ROWS:
-                flush()
-        flush()
-    return count
-
-
-def write_population(path: str | Path, population: Population) -> None:
-    """Write a population as `.arrow`: one client per row, normalised, to be mapped into memory."""
-    pa = _pyarrow()
+def _to_artefact(population: Population) -> Artefact:
     p = population
-    tokens = pa.LargeListArray.from_arrays(pa.array(p.first_token), pa.array(p.token))
-    sentences = pa.LargeListArray.from_arrays(pa.array(p.first_sentence), tokens)
-    table = pa.table(
-        {"client_id": pa.array(p.client_ids, pa.large_string()), "split": pa.array(p.split), "sentences": sentences}
-    ).replace_schema_metadata({"fedgram": "population 1", "words": "\n".join(p.words)})
-    with atomic_write(path) as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=len(p) or 1)
+    for name in (*p.client_ids, *p.words):
+        if not name or "\n" in name:
+            raise FedgramError("a user id or a word is empty or contains a line break; rename the user")
+    arrays = {name: getattr(p, name) for name in ("split", "first_sentence", "first_token", "token")}
+    arrays |= {"words": lines_to_bytes(p.words), "client_ids": lines_to_bytes(p.client_ids)}
+    return Artefact(KIND, VERSION, {}, arrays)
 
 
-def _open_arrow(path: str | Path) -> Population:
-    pa = _pyarrow()
-    Path(path).open("rb").close()  # the usual OSError for a missing or unreadable file
+def _open_artefact(path: str | Path) -> Population:
+    arrays = map_artefact(path, kind=KIND, version=VERSION).arrays
     try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        table.validate(full=True)
-        metadata = table.schema.metadata or {}
-        if metadata.get(b"fedgram") != b"population 1":
-            raise InputError(path, "is not a fedgram population of version 1")
-        sentences = table.column("sentences").chunk(0)
-        tokens, split = sentences.values.values, table.column("split").chunk(0)
-        if tokens.type != pa.int32() or split.type != pa.uint8():
-            raise InputError(path, "is not a fedgram population: its columns have other types")
+        if {name: a.dtype for name, a in arrays.items()} != _ARRAYS or any(a.ndim != 1 for a in arrays.values()):
+            raise InvariantError("an array is missing, or has another type or shape")
         return Population(
-            tuple(table.column("client_id").to_pylist()),
-            split.to_numpy(),
-            sentences.offsets.to_numpy(),
-            sentences.values.offsets.to_numpy(),
-            tokens.to_numpy(),
-            tuple(filter(None, metadata[b"words"].decode().split("\n"))),
+            lines_from_bytes(arrays["client_ids"]),
+            arrays["split"], arrays["first_sentence"], arrays["first_token"], arrays["token"],
+            lines_from_bytes(arrays["words"]),
             Path(path).absolute(),
-        )
-    except (pa.ArrowException, OSError, LookupError, AttributeError, TypeError, ValueError, InvariantError):
-        raise InputError(path, "is not a whole population file", remedy="write it again") from None
+        )  # fmt: skip
+    except (LookupError, ValueError, InvariantError) as error:
+        raise InputError(path, f"does not hold a population: {error}", remedy="write it again") from None

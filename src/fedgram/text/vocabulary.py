@@ -70,14 +70,24 @@ class Vocabulary:
         return [self.words[i] for i in ids]
 
 
+def lines_to_bytes(lines: Iterable[str]) -> ByteArray:
+    """Strings as an array of bytes, one per line. None may be empty or contain a line feed."""
+    return np.frombuffer("\n".join(lines).encode(), np.uint8)
+
+
+def lines_from_bytes(data: NDArray[Any]) -> tuple[str, ...]:
+    """The strings that `lines_to_bytes` wrote."""
+    return tuple(data.tobytes().decode().split("\n")) if len(data) else ()
+
+
 def vocabulary_to_bytes(vocabulary: Vocabulary) -> ByteArray:
     """The words as an array of bytes, one word per line."""
-    return np.frombuffer("\n".join(vocabulary.words).encode(), np.uint8)
+    return lines_to_bytes(vocabulary.words)
 
 
 def vocabulary_from_bytes(data: NDArray[Any]) -> Vocabulary:
     """The vocabulary that `vocabulary_to_bytes` wrote."""
-    return Vocabulary(tuple(data.tobytes().decode().split("\n")))
+    return Vocabulary(lines_from_bytes(data))
 
 
 def read_vocabulary(path: str | Path) -> Vocabulary:

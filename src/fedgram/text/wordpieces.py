@@ -176,7 +176,7 @@ class PieceOptions(Settings):
     size: Annotated[int, Between(1, 100_000)] = setting(4000, "Number of word pieces, including <unk>.")
 
 
-def train_pieces(frequency: Mapping[str, float], *, size: int, path: str | Path) -> WordPieces:
+def train_pieces(frequency: Mapping[str, float], *, size: int, path: str | Path, or_fewer: bool = False) -> WordPieces:
     """Train an inventory of `size` pieces, including `<unk>`, and write it to `path` atomically.
 
     Training is deterministic: the same frequencies give the same bytes, in any order of the words. Words of frequency 0
@@ -186,6 +186,7 @@ def train_pieces(frequency: Mapping[str, float], *, size: int, path: str | Path)
         frequency: Words, usually in lower case, and their frequencies; fractions are scaled and rounded.
         size: From the number of characters + 2 to a maximum that depends on the data; the error names this range.
         path: The SentencePiece model to write.
+        or_fewer: Take as many pieces as there can be, if these words do not fill so many.
     """
     words = sorted(word for word in frequency if word not in SPECIAL)
     weights = np.array([frequency[word] for word in words], np.float64)
@@ -198,7 +199,7 @@ def train_pieces(frequency: Mapping[str, float], *, size: int, path: str | Path)
         problem = f"{size} pieces cannot hold the {len(task.characters) - 1} characters of these words"
         raise FedgramError(f"{problem}; choose a size from {smallest} to at most {smallest + len(candidates)}")
     pieces, model = _train(task, candidates, size, path)
-    if pieces.size < size:
+    if pieces.size < size and not or_fewer:
         raise FedgramError(
             f"these words do not fill {size} pieces; "
             f"choose a size from {smallest} to {_largest_size(task, candidates, pieces.size, path)}"

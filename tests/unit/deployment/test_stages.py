@@ -1,14 +1,15 @@
 """Which stages of a run a federation carries out, and that none of them asks simulated devices in its place."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedgram.core.errors import FedgramError
-from fedgram.core.toml_config import digest
+from fedgram.core.toml_config import digest, from_table
 from fedgram.deployment.folder import FederationConfig, RoundsConfig, make_folder, open_folder
-from fedgram.deployment.stages import Servers, masking_of, on_federation, round_plan, timeouts_of
+from fedgram.deployment.stages import FederationDevices, Servers, masking_of, on_federation, round_plan, timeouts_of
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.stages import run_stages
 
@@ -36,14 +37,11 @@ def test_what_the_configuration_names_is_not_asked_of_devices(tmp_path: Path) ->
     assert on_federation(Servers(home), config)(before) == before
 
 
-@pytest.mark.parametrize(
-    ("section", "key"),
-    [("unigrams", "devices_per_round"), ("training", "devices_per_round"), ("refit", "devices_per_round")],
-)
-def test_rounds_too_small_to_be_masked_are_refused_at_once(tmp_path: Path, section: str, key: str) -> None:
-    home, plain = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=3)), RunConfig()
-    config = replace(plain, **{section: replace(getattr(plain, section), **{key: 2})})
-    line = rf"{section}\.{key} = 2 is less than the federation's masked_with = 3"
+@pytest.mark.parametrize("section", ["unigrams", "words.training", "pieces.training", "refit"])
+def test_rounds_too_small_to_be_masked_are_refused_at_once(tmp_path: Path, section: str) -> None:
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=3))
+    config = from_table(tomllib.loads(f"[{section}]\ndevices_per_round = 2"), RunConfig)
+    line = rf"{section}\.devices_per_round = 2 is less than the federation's masked_with = 3"
     with pytest.raises(FedgramError, match=line):
         on_federation(Servers(home), config)(run_stages(config))
     unmasked = make_folder(tmp_path / "plain", FederationConfig(tls=False, masked_with=0))
@@ -65,6 +63,14 @@ def test_what_one_federation_sent_does_not_count_for_another(tmp_path: Path, tls
         differ = [a != b for a, b in zip(configs("one"), configs(*others), strict=True)]
         assert {n for n, d in zip(names, differ, strict=True) if d} == ASKING
     assert configs("one") == configs("one")
+
+
+def test_a_device_is_asked_as_often_as_both_the_run_and_the_federation_allow(tmp_path: Path) -> None:
+    once = FederationDevices(Servers(make_folder(tmp_path / "once", FederationConfig(tls=False))), tmp_path)
+    thrice = make_folder(tmp_path / "thrice", FederationConfig(tls=False, participations=3))
+    often = FederationDevices(Servers(thrice), tmp_path)
+    assert [once.participations(limit) for limit in (None, 1, 2)] == [1, 1, 1]
+    assert [often.participations(limit) for limit in (None, 1, 2, 9)] == [3, 1, 2, 3]
 
 
 def test_rounds_are_run_as_the_federation_says(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_an_inferred_topology_keeps_to_its_budget() -> None:
     assert plain.vocabulary.digest == source.vocabulary.digest
     assert np.array_equal(plain.log_weight, infer_model(source, options, seed=4).log_weight)
     with pytest.raises(FedgramError, match="budget of 5 n-grams"):
-        infer_model(source, InferenceOptions(samples=10, max_ngrams=5), seed=4)
+        infer_model(source, InferenceOptions(samples=10, order=4, max_ngrams=5), seed=4)
 
 
 def test_word_pieces_infer_a_topology_of_words(pieces: WordPieces) -> None:
@@ -291,7 +291,7 @@ def test_word_pieces_infer_a_topology_of_words(pieces: WordPieces) -> None:
     assert not any(UNK in ngram for ngram in ngrams if len(ngram) > 1)
     cased = infer_word_model(source, pieces, options, seed=4, capitalizer=Capitalizer(trained(CASED)))
     assert any(word != uncase(word) for word in cased.vocabulary.words)
-    small = infer_word_model(source, pieces, InferenceOptions(samples=3000, max_ngrams=20), seed=4)
+    small = infer_word_model(source, pieces, InferenceOptions(samples=3000, order=4, max_ngrams=20), seed=4)
     assert len(small.vocabulary) == 10 + 3
 
 
@@ -319,7 +319,7 @@ def test_inference_and_counting_draw_different_samples() -> None:
     asked = list[int]()
     drawn = source.sample
     source.sample = lambda samples, *, seed: asked.append(seed) or drawn(samples, seed=seed)  # type: ignore[method-assign, func-returns-value]
-    infer_model(source, InferenceOptions(samples=50, max_ngrams=80), seed=4)
+    infer_model(source, InferenceOptions(samples=50, order=4, max_ngrams=80), seed=4)
     assert asked
     assert 4 not in asked
 

@@ -6,11 +6,13 @@ from math import exp, log
 import numpy as np
 import pytest
 
+from fedgram.automata.model import NGramModel
 from fedgram.automata.scoring import score
 from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.evaluate.accuracy import accuracy
+from fedgram.evaluate.comparison import evaluate
 from fedgram.evaluate.evaluation import MEASURES, evaluate_model
 from fedgram.evaluate.keystrokes import keystroke_savings
 from fedgram.evaluate.likelihood import perplexity, sentence_log_likelihood
@@ -34,6 +36,7 @@ def text() -> TypedText:
         users=3,
         read=Ragged.from_rows([[3, 0, 5], [4], [6]]),
         target=np.array([3, UNKNOWN, 5, 4, 6], np.int32),
+        in_shared=np.array([True, False, True, True, True]),
         is_word=np.array([True, True, False, True, True]),
         letters=np.array([2, 3, 8, 1, 3], np.int32),
         sentence_user=np.array([0, 2, 2], np.int32),
@@ -78,15 +81,36 @@ def test_likelihood_as_the_paper_defines_it(text: TypedText, judged: Judgement) 
     sll_e = sentence_log_likelihood(text, judged, with_oov=False)
     assert sll_e.amount == pytest.approx([log(0.5 * 0.2), 0.0, log(0.25 * 0.125)])
     ppl = perplexity(text, judged)
-    assert ppl.count.tolist() == [4, 0, 4]  # three words and an end; two words and two ends
-    assert ppl.level == pytest.approx(exp(-log(0.5 * 0.1 * 0.2 * 0.5 * 0.25 * 0.5 * 0.125 * 0.25) / 8))
+    assert ppl.count.tolist() == [3, 0, 4]  # two words of 𝒱 and an end; two words and two ends
+    assert ppl.level == pytest.approx(exp(-log(0.5 * 0.2 * 0.5 * 0.25 * 0.5 * 0.125 * 0.25) / 7))
 
 
-def test_what_cannot_be_scored_is_left_out_of_sum_and_count(text: TypedText, judged: Judgement) -> None:
+def test_likelihoods_are_over_the_shared_words_only(text: TypedText, judged: Judgement) -> None:
+    """This model knows q, but another one does not."""
+    shared = replace(text, in_shared=np.array([True, False, True, False, True]))
+    assert sentence_log_likelihood(shared, judged, with_oov=False).amount == pytest.approx(
+        [log(0.5 * 0.2), 0.0, log(0.125)]
+    )
+    assert by_user(sentence_log_likelihood(shared, judged, with_oov=True)) == by_user(
+        sentence_log_likelihood(text, judged, with_oov=True)
+    )
+    ppl = perplexity(shared, judged)
+    assert ppl.count.tolist() == [3, 0, 3]
+    assert ppl.level == pytest.approx(exp(-log(0.5 * 0.2 * 0.5 * 0.5 * 0.125 * 0.25) / 6))
+
+
+def test_a_shared_word_without_probability_is_paid_for(text: TypedText, judged: Judgement) -> None:
+    log_prob = judged.log_prob.copy()
+    log_prob[0] = -np.inf
+    impossible = replace(judged, log_prob=log_prob)
+    assert perplexity(text, impossible).count.tolist() == perplexity(text, judged).count.tolist()
+    assert sentence_log_likelihood(text, impossible, with_oov=False).amount[0] == pytest.approx(-99 + log(0.2))
+
+
+def test_what_a_closed_model_cannot_score_is_left_out_of_sll(text: TypedText, judged: Judgement) -> None:
     log_prob = judged.log_prob.copy()
     log_prob[1] = -np.inf
     closed = replace(judged, log_prob=log_prob)
-    assert perplexity(text, closed).count.tolist() == [3, 0, 4]
     assert sentence_log_likelihood(text, closed, with_oov=True).amount[0] == pytest.approx(log(0.5 * 0.2))
 
 
@@ -101,7 +125,7 @@ def trained(sentences: str, *, vocabulary: Vocabulary | None = None, order: int 
     return NGramPredictor(train(corpus, NGramOptions(order=order, smoothing="witten-bell")), cased=True)
 
 
-def test_perplexity_is_that_of_the_scorer() -> None:
+def test_likelihoods_are_those_of_the_scorer() -> None:
     """On text with the model's capitals, with unknown words, for open and closed vocabularies."""
     users = people(("a", "she lives in New York. the big tree is new"), ("b", "New York is big"))
     for vocabulary in (None, Vocabulary.of(["she", "lives", "in", "New", "York", "the", "new", "is", "car"])):
@@ -110,7 +134,10 @@ def test_perplexity_is_that_of_the_scorer() -> None:
         words = predictor.model.vocabulary
         rows = [words.encode([users.words[i] for i in s]) for c in range(2) for s in users.sentences(c)]
         expected = score(predictor.model, Ragged.from_rows(rows))
-        assert evaluation.measures["perplexity"].level == pytest.approx(expected.perplexity, rel=1e-12)
+        sll, sll_e, nats = (evaluation.measures[m].amount.sum() for m in ("sll", "sll_e", "perplexity"))
+        assert nats + sll_e - sll == pytest.approx(expected.nats, rel=1e-12)  # the ends, and all words
+        if not expected.oov_scored:
+            assert evaluation.measures["perplexity"].level == pytest.approx(expected.perplexity, rel=1e-12)
         assert evaluation.measures["oov_rate"].amount.sum() == expected.oov
 
 
@@ -138,6 +165,36 @@ def test_an_unknown_target_is_wrong_and_its_sentence_goes_on() -> None:
     assert by_user(evaluation.measures["oov_rate"]) == [(1, 3)]
     assert evaluation.words == 3
     assert repr(evaluation) == "Evaluation(1 users, 3 words)"
+
+
+def unigrams(sentences: str) -> NGramModel:
+    return trained(sentences, order=1).model
+
+
+def test_one_vocabulary_for_all_models_of_a_comparison() -> None:
+    """By hand: 𝒱 is {a}; of the four typed words, two are others."""
+    models = {"ab": unigrams("a a b\n"), "ac": unigrams("a c c c\n")}  # p(a) = 2/4, p(end) = 1/4; p(a) = p(end) = 1/5
+    users = people(("u", "a b c a"), ("v", "a"))
+    found = evaluate(models, users.test, buckets=2)
+    assert (found.shared_words, found.outside) == (1, 40.0)
+    figures = {name: [model[m]["value"] for m in ("sll_e", "perplexity")] for name, model in found.models.items()}
+    assert figures["ab"] == pytest.approx([3 * log(1 / 2) / 2, exp(-(3 * log(1 / 2) + 2 * log(1 / 4)) / 5)])
+    assert figures["ac"] == pytest.approx([3 * log(1 / 5) / 2, 5.0])
+    assert [model["oov_rate"]["value"] for model in found.models.values()] == [20.0, 20.0]  # of its own
+    alone = evaluate({"ab": models["ab"]}, users.test, buckets=2)
+    assert alone.models["ab"]["sll_e"]["value"] == pytest.approx((3 * log(1 / 2) + log(1 / 4)) / 2)
+    assert "over the 1 words that all models have; 40.00 % of the typed words are others" in repr(found)
+    assert "over the 2 words that the model has" in alone._repr_html_()
+
+
+def test_capitals_and_the_shared_vocabulary() -> None:
+    models = [unigrams("New york\n"), unigrams("new york\n")]
+    users = people(("u", "New york"), ("v", "york"))
+    assert [evaluate(models, users.test, cased=cased, buckets=2).shared_words for cased in (False, True)] == [2, 1]
+    with pytest.raises(FedgramError, match="no word in common"):
+        evaluate([unigrams("a\n"), unigrams("b\n")], users.test)
+    with pytest.raises(InvariantError, match="words that the model does not have"):
+        evaluate_model(trained("a b\n"), users, users.clients(), shared={"c"})
 
 
 def test_every_measure_is_there_for_every_user() -> None:

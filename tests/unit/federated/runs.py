@@ -27,11 +27,11 @@ def a_fleet(job: Job[Any], **options: Any) -> SimulatedFleet:
 
 def run(job: Job[Any], *, rounds: int | None = 5, fleet: Fleet | None = None, **options: Any) -> Run[Any]:
     """A run; `folder` and the other fields of `Checkpointing` may be given as options."""
-    plan, masking = options.pop("plan", PLAN), options.pop("masking", None)
+    plan, masking, pause = options.pop("plan", PLAN), options.pop("masking", None), options.pop("checkpoint_pause", 0.0)
     kept = {name: options.pop(name) for name in ("folder", "resume", "every", "belongs_to", "lead") if name in options}
     checkpoints = Checkpointing(**kept) if kept else None
     return run_rounds(
-        job, fleet or a_fleet(job), RunOptions(rounds, plan, masking), checkpoints=checkpoints, **options
+        job, fleet or a_fleet(job), RunOptions(rounds, plan, masking, pause), checkpoints=checkpoints, **options
     )  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 """The round loop: who takes part, how often a round is tried, what is counted, and which mistakes are refused."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.reference.federated_tasks import ThreadRanks, bits_of
-from tests.unit.federated.runs import CLIENTS, PEOPLE, FaultyFleet, a_fleet, a_job, run
+from tests.unit.federated.runs import CLIENTS, PEOPLE, PLAN, FaultyFleet, a_fleet, a_job, run, same
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream
@@ -149,15 +151,32 @@ def test_participations_add_up() -> None:
     assert bits_of(Progress.load(progress.save()).save()) == bits_of(progress.save())
 
 
+@pytest.mark.parametrize(("pause", "left"), [(0.0, True), (1000.0, False)])
+def test_checkpoints_are_written_after_a_pause(tmp_path: Path, pause: float, left: bool) -> None:
+    """Of a run that is interrupted after its third round, and of one that ends."""
+
+    def stop(event: str, about: Mapping[str, Any]) -> None:
+        if event == "round committed" and about["round"] == 3:
+            raise KeyboardInterrupt
+
+    job = a_job()
+    with pytest.raises(KeyboardInterrupt):
+        run(job, folder=tmp_path, checkpoint_pause=pause, tell=stop)
+    assert any(tmp_path.iterdir()) == left
+    whole = run(job, folder=tmp_path, checkpoint_pause=pause)
+    assert any(tmp_path.iterdir())
+    assert same(job, whole, run(job))
+
+
 def test_mistakes_are_refused() -> None:
     job = a_job()
     for make, match in (
-        (lambda: RoundPlan(0), "at least 1 device"),
+        (lambda: RoundPlan(0, 1.3), "at least 1 device"),
         (lambda: RoundPlan(10, 0.9), "over-selection"),
         (lambda: RoundPlan(10, float("nan")), "over-selection"),
-        (lambda: RoundPlan(10, minimum=11), "cannot need 11"),
-        (lambda: RoundPlan(10, attempts=0), "attempt"),
-        (lambda: RunOptions(0), "at least 1"),
+        (lambda: RoundPlan(10, 1.3, minimum=11), "cannot need 11"),
+        (lambda: RoundPlan(10, 1.3, attempts=0), "attempt"),
+        (lambda: RunOptions(0, PLAN), "at least 1"),
         (lambda: Checkpointing(Path(), every=0), "at least 1"),
         (lambda: a_job(participations=0), "at least once"),
         (lambda: a_fleet(job, dropout=1.0), "dropout"),

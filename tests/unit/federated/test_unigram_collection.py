@@ -23,7 +23,7 @@ from fedgram.text.population import ClientDataset, Population, Users, population
 from fedgram.text.vocabulary import UNK, Vocabulary
 
 WORDS = Vocabulary.of(["a", "b", "c"])
-PLAN = RoundPlan(20)
+PLAN = RoundPlan(20, 1.3)
 
 
 def device(*words: str) -> ClientDataset:

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgram.core.errors import InputError
+from fedgram.core.compute import Compute
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.toml_config import digest, from_table, known_keys, to_toml
 from fedgram.neural.model import PRESETS
 from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsSection, WordsPreset, read_run_config
+from fedgram.pipeline.estimates import estimate_seconds
 from fedgram.training.plan import TrainingPlan
 
 
@@ -39,7 +41,7 @@ def test_defaults_are_the_papers() -> None:
 def test_a_device_counts_once_and_moves_the_model_by_so_much_unless_told() -> None:
     config = RunConfig()
     assert config.unigrams.participations == 1
-    assert config.training.update_norm == TrainingPlan().update_norm == 1.0
+    assert config.words.training.update_norm == TrainingPlan().update_norm == 1.0
 
 
 def test_values_and_their_types() -> None:
@@ -51,7 +53,8 @@ def test_values_and_their_types() -> None:
     assert config.external.min_count == (1, 1, 2)
     assert from_table({"unigrams": {"clip": math.inf}}, RunConfig).unigrams.clip == math.inf
     assert from_table({"refit": {"clip": math.inf}}, RunConfig).refit.clip == math.inf
-    assert from_table({"training": {"update_norm": math.inf}}, RunConfig).training.update_norm == math.inf
+    unlimited = from_table({"words": {"training": {"update_norm": math.inf}}}, RunConfig)
+    assert unlimited.words.training.update_norm == math.inf
     assert from_table({"unigrams": {"participations": 0}}, RunConfig).unigrams.participations == 0
     assert from_table({"clipping": {"thresholds": [1, math.inf]}}, RunConfig).clipping.thresholds == (1.0, math.inf)
 
@@ -68,19 +71,25 @@ def test_values_and_their_types() -> None:
         ("[unigrams]\nclip = 0", "unigrams.clip must be a number above 0, not 0"),
         ("[unigrams]\nclip = nan", "unigrams.clip must be a number above 0, not nan"),
         ("[unigrams]\nover_selection = inf", "unigrams.over_selection must be a number from 1 to 1000, not inf"),
-        ("[training]\nclient_rate = inf", "training.client_rate must be a number above 0, not inf"),
-        ("[training]\nclient_rate = nan", "training.client_rate must be a number above 0, not nan"),
-        (f"[training]\nclient_rate = 1{'0' * 400}", "training.client_rate must be a number above 0, not 1000"),
-        ("[training]\nupdate_norm = 0", "training.update_norm must be a number above 0, not 0"),
-        ("[training]\nupdate_norm = nan", "training.update_norm must be a number above 0, not nan"),
+        ("[words.training]\nclient_rate = inf", "words.training.client_rate must be a number above 0, not inf"),
+        ("[words.training]\nclient_rate = nan", "words.training.client_rate must be a number above 0, not nan"),
+        (
+            f"[words.training]\nclient_rate = 1{'0' * 400}",
+            "words.training.client_rate must be a number above 0, not 1000",
+        ),
+        ("[words.training]\nupdate_norm = 0", "words.training.update_norm must be a number above 0, not 0"),
+        ("[words.training]\nupdate_norm = nan", "words.training.update_norm must be a number above 0, not nan"),
         ("[unigrams]\nparticipations = -1", "unigrams.participations must be a whole number at least 0, not -1"),
         ("[unigrams]\nparticipations = inf", "unigrams.participations must be a whole number at least 0, not inf"),
         ("[refit]\nsketch_bits = 29", "refit.sketch_bits must be a whole number from 4 to 28, not 29"),
-        ("[pretraining]\nlearning_rate = inf", "pretraining.learning_rate must be a number above 0, not inf"),
+        (
+            "[words.pretraining]\nlearning_rate = inf",
+            "words.pretraining.learning_rate must be a number above 0, not inf",
+        ),
         ("[refit]\nprior = inf", "refit.prior must be a number above 0, not inf"),
         ("[refit]\nclip = -inf", "refit.clip must be a number at least 1, not -inf"),
         ("[clipping]\nthresholds = [1, nan]", "clipping.thresholds must be an array, each a number above 0, not [1, n"),
-        ("[words]\npreset = 'W_300K'", "words.preset must be one of 'W_30K', 'W_demo', not 'W_300K'"),
+        ("[words]\npreset = 'W_300K'", "words.preset must be one of 'W_30K', 'W_8K', 'W_demo', not 'W_300K'"),
         ("[pieces]\npreset = 'W_30K'", "pieces.preset must be one of 'P_4K-S', 'P_4K-L', "),
         ("[unigrams]\nrounds = 2.0", "unigrams.rounds must be a whole number at least 1, not 2.0"),
         ("[unigrams]\nrounds = true", "unigrams.rounds must be a whole number at least 1, not true"),
@@ -189,3 +198,37 @@ def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_run_config("demo", {("words", "network"): "none.safetensors"})
     with pytest.raises(InputError, match="give users, supplement and whitelist, or none"):
         read_run_config("demo", {("population", "users"): "u.parquet"})
+
+
+def test_the_small_preset_takes_the_place_of_sizes_and_leaves_the_rest() -> None:
+    given = {("population", key): __file__ for key in ("users", "supplement", "whitelist")}
+    whole, small = read_run_config("pt_br", given), read_run_config("pt_br", given, "small")
+    assert small.population == whole.population
+    assert (small.words.preset, small.pieces.use, small.architectures.run) == ("W_8K", False, False)
+    assert (small.budget, small.unigrams, small.title) == (whole.budget, whole.unigrams, whole.title)
+    assert small.words.training.rounds < whole.words.training.rounds
+    with pytest.raises(FedgramError, match="there is no preset 'tiny'; presets are demo, en_us, pt_br, small"):
+        read_run_config("pt_br", given, "tiny")
+
+
+@pytest.mark.parametrize("language", ["en_us", "pt_br"])
+def test_the_presets_of_languages_limit_updates_and_train_each_network_its_own_way(language: str) -> None:
+    config = read_run_config(language, {("population", key): __file__ for key in ("users", "supplement", "whitelist")})
+    for own in (config.words, config.pieces):
+        assert own.training.update_norm < math.inf
+        assert own.training.server_rule == "adam"
+        assert own.pretraining.unit_dropout == own.training.unit_dropout > 0
+    assert config.words.training != config.pieces.training
+
+
+def test_estimates_grow_with_the_work_and_shrink_with_the_cores() -> None:
+    demo = read_run_config("demo")
+    one, two = (estimate_seconds(demo, Compute("cpu", cores)) for cores in (1, 2))
+    assert one["train_words"] > two["train_words"] > 0
+    assert one["pretrain_words"] == two["pretrain_words"]
+    training = replace(demo.words.training, rounds=10 * demo.words.training.rounds)
+    longer = estimate_seconds(replace(demo, words=replace(demo.words, training=training)), Compute("cpu", 1))
+    assert longer["train_words"] == pytest.approx(10 * one["train_words"], rel=0.1)
+    assert "architectures" not in one
+    curves = replace(demo, architectures=replace(demo.architectures, run=True))
+    assert estimate_seconds(curves, Compute("cpu", 1))["architectures"] > one["train_pieces"]

@@ -93,8 +93,8 @@ def test_the_plan_says_why(tmp_path: Path, recorder: Recorder) -> None:
     with open_workspace(tmp_path / "w") as space:
         assert [p.reason for p in space.plan(recorder.stages())] == [
             "new",
-            "scaled.txt may change",
-            "scaled.txt may change",
+            "new",
+            "new",
         ]
         assert recorder.ran == []
         recorder.run(space)
@@ -178,6 +178,30 @@ def test_the_manifest_names_every_artefact(tmp_path: Path, recorder: Recorder) -
     assert noted["files"]["added.txt"]["bytes"] == 1
 
 
+def test_measurements_are_counted_by_users(tmp_path: Path) -> None:
+    """A stage is told how often it has measured the same users, whatever else changed; being spared does not count."""
+    told = []
+
+    def measure(work: Work) -> None:
+        told.append((work.config.value, work.measured))
+        work.write("measured.json").write_text(str(work.measured))
+
+    def stages(value: int, users: str | None) -> list[Stage]:
+        return [Stage("evaluation", ("measured.json",), measure, config=Number(value), measures=users)]
+
+    for value, users in ((1, "dev"), (2, "test"), (2, "test"), (3, "test"), (4, "dev"), (5, None)):
+        with open_workspace(tmp_path / "w") as space:
+            space.run(stages(value, users))
+    assert told == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 0)]
+    noted = json.loads((tmp_path / "w" / MANIFEST).read_text())
+    assert noted["measured"] == {"evaluation": {"dev": 2, "test": 2}}
+    del noted["measured"]  # as in a workspace from before measurements were counted
+    (tmp_path / "w" / MANIFEST).write_text(json.dumps(noted))
+    with open_workspace(tmp_path / "w") as space:
+        space.run(stages(6, "test"))
+    assert told[-1] == (6, 0)
+
+
 def test_two_runs_in_one_workspace_are_refused(tmp_path: Path) -> None:
     with (
         open_workspace(tmp_path / "w"),
@@ -255,6 +279,7 @@ def test_stages_must_fit_together(tmp_path: Path) -> None:
         '{"format": 1}',
         '{"format": 1, "artefacts": {"a": {}}}',
         '{"format": 1, "artefacts": {"a": 3}}',
+        '{"format": 1, "artefacts": {}, "measured": {"evaluation": 3}}',
         "[" * 9999,
     ],
 )

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -153,11 +154,87 @@ def test_the_tables_have_the_papers_numbers_beside_ours(tmp_path: Path, results:
     assert ["A\\_W\\_m", "–", "10.27 ± 0.03 (+2.4)"] in rows_of(text, "A\\_W\\_m")
     assert ["A\\_P\\_r", "–", "10.53 ± 0.03 (+5.0)"] in rows_of(text, "A\\_P\\_r")
     assert rows_of(text, "baseline") == [["baseline", "8.00 ± 0.50", "8.14", "1.50 ± 0.50", "18.08"]]
+    assert "Why the accuracy changes" not in text  # without a control
     assert rows_of(text, "λ = 1") == [["λ = 1", "+0.25 ± 0.50", "+0.19 ± 0.21", "-1.00 ± 0.50", "-1.33 ± 0.75"]]
     assert rows_of(text, "λ = ∞") == [["λ = ∞", "+0.10 ± 0.50", "–", "–", "–"]]
     assert "by +50.00 ± 0.25 % relative to Baseline, from 11.50 ± 0.50 % to 17.25 ± 0.50 % of the words" in text
     assert rows_of(text, "total") == [["total", "13.2", "–"]]
     assert "![Accuracy](accuracy.png)" in text
+
+
+def test_warnings_stand_at_the_top(tmp_path: Path, results: dict[str, Any]) -> None:
+    results["warnings"] = ["the baseline is <best>", "the final model is worse"]
+    page, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
+    text = page.read_text()
+    assert text.index("</h1>") < text.index('class="notice"') < text.index("The baseline is &lt;best&gt;.")
+    assert text.index("The final model is worse.") < text.index("<h2>")
+    assert "> **Warning**\n>\n> The baseline is \\<best\\>.\n>\n> The final model is worse." in twin.read_text()
+    assert 'class="notice"' not in write_report(read_results(write(tmp_path, {"title": "t"})), tmp_path)[0].read_text()
+
+
+def test_table_1_says_why_accuracy_changes(tmp_path: Path, results: dict[str, Any]) -> None:
+    clipping, change = results["clipping"], {"top1": figure(-0.25), "oov_rate": figure(-3.0)}
+    clipping["control"] = {"replaced": {"top1": figure(-0.75)}, "interpolated": {"top1": figure(-0.125)}}
+    clipping |= {"max_words": 5000, "devices": 1000, "words": 20_000}
+    for row in clipping["rows"]:
+        row |= {"interpolated": change, "against_first": change}
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    assert ["the server's text", "-0.75 ± 0.50", "-0.12 ± 0.50", "–"] in rows_of(text, "the server's text")
+    assert ["λ = 1", "+0.25 ± 0.50", "-0.25 ± 0.50", "–"] in rows_of(text, "λ = 1")
+    assert ["λ = ∞", "+0.10 ± 0.50", "-0.25 ± 0.50", "-3.00 ± 0.50"] in rows_of(text, "λ = ∞")
+    assert "1,000 devices report once each, the same ones for every λ, and name 20,000 different words" in text
+    assert "room for 5,000 words" in text
+    for value, effect in ((-0.75, "predict worse"), (0.75, "predict better"), (0.1, "neither measurably better nor")):
+        clipping["control"]["replaced"]["top1"] = figure(value)
+        text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+        assert f"change of {value:+.2f} ± 0.50 % is due to the replacement alone" in text
+        assert effect in text
+
+
+def test_table_2_has_our_sizes_beside_the_papers(tmp_path: Path, results: dict[str, Any]) -> None:
+    network = {
+        "preset": "P_4K-G", "layers": 2, "hidden": 1080, "embedding": 280, "embedding_parameters": 1.12,
+        "parameters": 2.734, "paper_embedding": 1.12, "paper_total": 2.71,
+    }  # fmt: skip
+    results["architectures"] = [network]
+    page, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
+    row = ["P\\_4K-G", "2", "1,080", "280", "1.12M", "1.12M", "2.73M", "2.71M"]
+    assert rows_of(twin.read_text(), "P\\_4K-G") == [row]
+    assert "<i>S</i><sub>total</sub>, ours" in page.read_text()
+    results["architectures"] = [{**network, "sll_e": -38.5}, {**network, "preset": "W_30K"}]
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    assert rows_of(text, "P\\_4K-G") == [[*row, "-38.50"]]
+    assert rows_of(text, "W\\_30K")[0][-1] == "–"
+    with pytest.raises(InputError, match=r"architectures\[0\].layers must be an integer"):
+        read_results(write(tmp_path, {**results, "architectures": [{**network, "layers": 1.5}]}))
+
+
+def test_both_ways_of_algorithm_1_are_labelled(tmp_path: Path, results: dict[str, Any]) -> None:
+    models = results["languages"]["en_us"]["models"]
+    models |= {"A_W_e (paper)": model(15.5, 34.75), "A_P_r (paper)": model(14.25, 23.9)}
+    results["ways"] = {"ours": "capitals come last, from A_W", "paper": "as printed, with p_cap"}
+    page, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
+    text = twin.read_text().replace("\\", "")
+    titles = [f"Table {n} ({way}" for n in (3, 4) for way in ("a), our way", "b), the paper's way")]
+    places = [text.index(title) for title in titles]
+    assert places == sorted(places)
+    rows = [" ".join(row) for row in rows_of(text, "A_W_e")]
+    assert rows[:2] == [
+        "A_W_e 16.50 ± 0.50 (+43.50 ± 0.25) 10.52 ± 0.03 (+4.9)",
+        "A_W_e 15.50 ± 0.50 (+34.75 ± 0.25) 10.52 ± 0.03 (+4.9)",
+    ]
+    assert text.index("Our way: capitals come last") < text.index("The paper's way: as printed") < places[0]
+    assert "distilled the paper's own way, to compare with" in text
+    html = page.read_text()
+    assert "from <i>A</i><sub>W</sub>." in html
+    assert "<i>p</i><sub>cap</sub>" in html
+
+
+def test_one_vocabulary_is_stated(tmp_path: Path, results: dict[str, Any]) -> None:
+    results["languages"]["en_us"] |= {"shared_words": 29_000, "outside": 3.25}
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    assert "𝒱 has 29,000 words; 3.25 % of the typed words are outside it." in text
+    assert "over the words of 𝒱" in text
 
 
 def test_both_languages_stand_side_by_side(tmp_path: Path, results: dict[str, Any]) -> None:
@@ -196,6 +273,8 @@ def test_a_title_is_enough(tmp_path: Path) -> None:
         ({"examples": [{"context": "a", "suggestions": {"m": "b"}}]}, r"examples\[0\].suggestions.m must be an array"),
         ({"stages": [{"name": "s", "seconds": True}]}, r"stages\[0\].seconds must be a number"),
         ({"about": [1]}, "about must be an object"),
+        ({"warnings": "x"}, "warnings must be an array"),
+        ({"warnings": [3]}, r"warnings\[0\] must be a string"),
         ({"figures": {}}, "figures must be an array"),
         ({"figures": [{"file": "results.json", "caption": "c"}]}, "is not a PNG image"),
         ({"clipping": {"baseline": {}, "rows": [{"clip": "1"}]}}, r"clipping.rows\[0\].clip must be a number"),
@@ -214,6 +293,11 @@ def test_the_command(tmp_path: Path, results: dict[str, Any], fedgram: Command, 
     made = fedgram("report", path, "-o", tmp_path / "out", "--json")
     assert Path(made["page"]).stat().st_size == made["bytes"] > 20_000
     assert "](../accuracy.png)" in Path(made["markdown"]).read_text()
+    (tmp_path / "run").mkdir()
+    assert "run: has no report/results.json" in refused("report", tmp_path / "run", "-o", tmp_path / "again")
+    shutil.copytree(tmp_path, tmp_path / "run" / "report", ignore=shutil.ignore_patterns("run", "out"))
+    again = fedgram("report", tmp_path / "run", "-o", tmp_path / "again", "--json")
+    assert Path(again["page"]).read_bytes() == Path(made["page"]).read_bytes()
     assert "no such file" in refused("report", tmp_path / "none.json", "-o", tmp_path / "out")
     assert "is not a folder" in refused("report", path, "-o", path)
     path.write_text("{")

@@ -3,20 +3,16 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.text.population import (
-    SPLITS,
-    Population,
-    open_population,
-    population_from_messages,
-    split_of,
-    write_messages,
-    write_population,
-)
+from fedgram.core.storage import Artefact, read_artefact, write_artefact
+from fedgram.text.messages import SPLITS, split_of, write_messages
+from fedgram.text.population import Population, open_population, population_from_messages, write_population
 from fedgram.text.vocabulary import Vocabulary
 
 MESSAGES: list[tuple[str, str, str | None]] = [
@@ -51,11 +47,11 @@ def test_clients_load_uncased_ids() -> None:
     assert [row.tolist() for row in cased.sentences] == [[0, 0, 0], [0], [4, 0]]
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("suffix", [".parquet", ".population"])
 def test_files_come_back(suffix: str, tmp_path: Path) -> None:
     people = population_from_messages(MESSAGES)
     path = tmp_path / f"users{suffix}"
-    if suffix == ".arrow":
+    if suffix == ".population":
         write_population(path, people)
     else:
         assert write_messages(path, MESSAGES) == 5
@@ -79,7 +75,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         population_from_messages([("a", "x", "heldout")])
     with pytest.raises(FedgramError, match="choose one of train"):
         population_from_messages(MESSAGES).clients("all")
-    for name in ("broken.parquet", "broken.arrow"):
+    for name in ("broken.parquet", "broken.population"):
         (tmp_path / name).write_bytes(b"not a file of that kind at all")
         with pytest.raises(InputError, match="broken"):
             open_population(tmp_path / name)
@@ -95,8 +91,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_a_population_without_words(tmp_path: Path) -> None:
     people = population_from_messages([("a", "!!!", None)])
-    write_population(tmp_path / "users.arrow", people)
-    back = open_population(tmp_path / "users.arrow")
+    write_population(tmp_path / "users.population", people)
+    back = open_population(tmp_path / "users.population")
     assert (len(back), back.words, len(back.token)) == (1, (), 0)
 
 
@@ -111,23 +107,79 @@ def test_columns_of_other_types_are_refused(tmp_path: Path) -> None:
             open_population(tmp_path / "odd.parquet")
 
 
-def test_damaged_arrow_files_are_refused(tmp_path: Path) -> None:
+def test_files_of_an_earlier_version_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"earlier version of fedgram; use the \.parquet file"):
+        open_population(tmp_path / "users.arrow")
+
+
+def test_equal_populations_have_equal_bytes_and_digests(tmp_path: Path) -> None:
+    people = population_from_messages(MESSAGES)
+    first, again = (write_population(tmp_path / f"{n}.population", people) for n in (1, 2))
+    assert first == again == people.digest == open_population(tmp_path / "1.population").digest
+    assert (tmp_path / "1.population").read_bytes() == (tmp_path / "2.population").read_bytes()
+    fewer = population_from_messages(MESSAGES[:4])
+    assert write_population(tmp_path / "3.population", fewer) != first
+
+
+def test_opened_populations_are_mapped_and_read_only(tmp_path: Path) -> None:
+    path = tmp_path / "users.population"
+    write_population(path, population_from_messages(MESSAGES))
+    people = open_population(path)
+    assert people.path == path
+    for array in (people.split, people.first_sentence, people.first_token, people.token):
+        assert not array.flags.owndata
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines"])
+def test_user_ids_that_are_no_line_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FedgramError, match="user id"):
+        write_population(tmp_path / "users.population", population_from_messages([(name, "hello", None)]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_that_form_no_population_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "users.population"
+    write_population(path, population_from_messages(MESSAGES))
+    good = read_artefact(path, kind="population", version=1)
+    bad: list[dict[str, NDArray[Any]]] = [
+        {"token": good.arrays["token"].astype(np.int64)},
+        {"token": good.arrays["token"] + 100},
+        {"token": good.arrays["token"].reshape(3, 3)},
+        {"first_token": np.zeros(0, np.int64), "first_sentence": good.arrays["first_sentence"] - 6},
+        {"split": good.arrays["split"] + np.uint8(3)},
+        {"client_ids": good.arrays["client_ids"][::-1]},
+        {"client_ids": np.array([255], np.uint8)},
+        {"words": np.zeros(0, np.uint8)},
+        {"more": np.zeros(1, np.uint8)},
+    ]
+    for arrays in bad:
+        write_artefact(path, Artefact("population", 1, {}, {**good.arrays, **arrays}))
+        with pytest.raises(InputError, match="does not hold a population") as refused:
+            open_population(path)
+        assert "\n" not in str(refused.value)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
     """With bytes changed at random, a file is either read as a population or refused."""
-    write_population(tmp_path / "users.arrow", population_from_messages(MESSAGES))
-    whole = (tmp_path / "users.arrow").read_bytes()
+    write_population(tmp_path / "users.population", population_from_messages(MESSAGES))
+    whole = (tmp_path / "users.population").read_bytes()
     rng = np.random.default_rng(0)
+    refused = 0
     for _ in range(400):
         broken = bytearray(whole)
         for place in rng.integers(0, len(whole), 3):
             broken[place] = int(rng.integers(256))
-        (tmp_path / "broken.arrow").write_bytes(broken)
+        (tmp_path / "broken.population").write_bytes(broken)
         try:
-            people = open_population(tmp_path / "broken.arrow")
+            people = open_population(tmp_path / "broken.population")
             ids = people.word_ids(Vocabulary.of(["hello"]))
             for client in range(len(people)):
                 people.load(client, ids)
         except FedgramError:
-            continue
+            refused += 1
+    assert refused > 390  # a change may hit a byte that already has the new value
 
 
 BIG = """
@@ -152,7 +204,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 
 @pytest.mark.slow
 def test_a_third_of_a_million_clients_fit_in_two_gigabytes(tmp_path: Path) -> None:
-    path = tmp_path / "big.arrow"
+    path = tmp_path / "big.population"
     for step in ("write", "read"):
         done = subprocess.run([sys.executable, "-c", BIG, str(path), step], check=True, capture_output=True, text=True)
         assert float(done.stdout) < 2.0, step

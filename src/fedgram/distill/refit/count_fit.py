@@ -27,7 +27,7 @@ from fedgram.distill.refit.ngram_collection import occurrences, topology_counts
 class Prior:
     """How counts and distilled model are joined: β, the discounts of counts of 1, 2 and more, and μ."""
 
-    visits: float = 3.0
+    visits: float
     discounts: tuple[float, float, float] = (0.65, 1.0, 1.3)
     share: float = 0.6
 

@@ -6,7 +6,7 @@ a device takes part at most once.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.devices import Devices
 from fedgram.federated.job import Job
-from fedgram.federated.rounds import Checkpointing, run_rounds
+from fedgram.federated.run_task import run_job
 from fedgram.federated.task import FederatedTask, State
 
 
@@ -33,9 +33,9 @@ from fedgram.federated.task import FederatedTask, State
 class CountingPlan:
     """The limits of one device, the sketch for pairs if there is one, and how n-grams grow."""
 
-    limits: Limits = field(default_factory=Limits)
-    sketch: SketchSize | None = field(default_factory=SketchSize)
-    growth: Growth = field(default_factory=Growth)
+    limits: Limits
+    sketch: SketchSize | None
+    growth: Growth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,17 +61,16 @@ class Passes:
 
     def run(self, task: FederatedTask[State], what: str, ngrams: int | None = None) -> State:
         """The state of a task after a pass."""
-        number, devices = len(self.reports), self._devices
+        number = len(self.reports)
         counted = f"{ngrams:,} {what}" if ngrams else what
-        advance = self._begin(f"Devices count {counted}", devices.count, unit="devices")
+        advance = self._begin(f"Devices count {counted}", self._devices.count, unit="devices")
         seed = int(stream_key(self._seed, "refit", number) >> np.uint64(1))
         job = Job(task, seed, participations=1)
-        with devices.working_on(job, self._cohort, None) as fleet:
-            run = run_rounds(
-                job, fleet, devices.run_options(self._cohort, None),
-                checkpoints=Checkpointing(self._folder / f"pass-{number}") if self._folder else None,
-                tell=lambda event, about: advance(about["reports"]) if event == "round summed" else None,
-            )  # fmt: skip
+        run = run_job(
+            job, self._devices, self._cohort, rounds=None,
+            folder=self._folder / f"pass-{number}" if self._folder else None,
+            tell=lambda event, about: advance(about["reports"]) if event == "round summed" else None,
+        )  # fmt: skip
         self.reports.append({"rounds": run.progress.round, **run.progress.tally.fields()})
         return run.state
 

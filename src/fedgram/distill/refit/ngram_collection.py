@@ -36,8 +36,8 @@ COUNT = "count"
 class Limits:
     """The most that one device counts: `labels` (λ) in all, `at_ngram` (m) at one n-gram."""
 
-    labels: float = 20_000
-    at_ngram: float = math.inf
+    labels: float
+    at_ngram: float
 
     def __post_init__(self) -> None:
         if not (self.labels >= 1 and self.at_ngram >= 1):

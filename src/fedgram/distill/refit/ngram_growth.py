@@ -28,10 +28,10 @@ class Growth:
     that are expected `expected` times or more; where that makes more than `most` of one length, the likeliest of them.
     """
 
-    passes: int = 2
-    shortest: int = 3
-    order: int = 4
-    least: int = 2
+    passes: int
+    shortest: int
+    order: int
+    least: int
     expected: float = 0.05
     most: int = 5_000_000
 

@@ -31,8 +31,8 @@ WORDS, CELLS = "words", "cells"
 class SketchSize:
     """`tables` tables of 2^`bits` cells each; a cell should have fewer pairs than one, on average."""
 
-    tables: int = 3
-    bits: int = 22
+    tables: int
+    bits: int
 
     def __post_init__(self) -> None:
         if not (1 <= self.tables <= 16 and 4 <= self.bits <= 28):

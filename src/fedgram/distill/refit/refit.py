@@ -35,7 +35,9 @@ from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.devices import Devices, SimulatedDevices
 from fedgram.text.normalize import uncase
 from fedgram.text.population import Users
+from fedgram.text.vocabulary import SPECIAL
 
+_TABLES = 3  # of the sketch
 _ROOM = 2  # as a multiple of the budget, the n-grams that are fitted and given capitals before pruning
 
 
@@ -63,7 +65,7 @@ class RefitOptions(CohortOptions):
     def counting(self) -> CountingPlan:
         """What devices count."""
         growth = Growth(passes=self.grow, shortest=3 if self.pairs else 2, order=self.order, least=self.min_devices)
-        sketch = SketchSize(bits=self.sketch_bits) if self.pairs else None
+        sketch = SketchSize(_TABLES, self.sketch_bits) if self.pairs else None
         return CountingPlan(Limits(self.clip, self.ngram_clip), sketch, growth)
 
 
@@ -75,8 +77,8 @@ class RefittedModel(NGramModel):
     counted: CountedNGrams = field(kw_only=True)
 
     def __repr__(self) -> str:
-        reports = [counted["reports"] for counted in self.counted.passes]
-        return f"RefittedModel({self.topology.arcs:,} n-grams, {len(self.vocabulary):,} words; reports {reports})"
+        words, reports = len(self.vocabulary) - len(SPECIAL), [counted["reports"] for counted in self.counted.passes]
+        return f"RefittedModel({self.topology.arcs:,} n-grams, {words:,} words; reports {reports})"
 
 
 def refit(

@@ -58,6 +58,7 @@ KINDS = 6
 PLAN = RoundPlan(devices=7, over_selection=1.3)
 COHORT = CohortOptions(devices_per_round=7, over_selection=1.3, dropout=0.2)
 SKETCH = SketchSize(tables=3, bits=12)
+GROWTH = Growth(passes=1, shortest=3, order=3, least=2)
 State = TypeVar("State")
 seeds = st.integers(0, 2**32 - 1)
 
@@ -252,7 +253,7 @@ def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
     text = random_sentences(rng, words=KINDS, sentences=20)
     bigrams = count_ngrams(text, vocabulary(KINDS), order=2, open_vocabulary=True).topology
     count = counted_text(NGramCollection(bigrams, vocabulary(KINDS), NO_LIMITS), text)
-    growth = Growth(shortest=3, order=3, least=2, expected=0.5)
+    growth = Growth(passes=1, shortest=3, order=3, least=2, expected=0.5)
     grown = propose(bigrams, count, KINDS + 3, growth)
     assert topology_faults(grown.topology, words=KINDS + 3) == []
     S = dict(zip(ngrams(bigrams), occurrences(bigrams, count)[0].tolist(), strict=True))
@@ -266,7 +267,7 @@ def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
     assert {name for name in ngrams(grown.topology) if len(name) == 3} == expected
     own = [ngrams(grown.topology)[arc] for arc in grown.arc[: bigrams.arcs]]
     assert own == ngrams(bigrams)
-    few = propose(bigrams, count, KINDS + 3, Growth(shortest=3, order=3, least=2, expected=1e-6, most=3))
+    few = propose(bigrams, count, KINDS + 3, Growth(passes=1, shortest=3, order=3, least=2, expected=1e-6, most=3))
     assert sum(len(name) == 3 for name in ngrams(few.topology)) <= 3
 
 
@@ -274,11 +275,13 @@ def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
 def test_without_counts_the_refit_is_the_distilled_model(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = model_of(rng)
-    same = fit_counts(model, np.zeros(model.topology.arcs, np.int64), Prior())
+    same = fit_counts(model, np.zeros(model.topology.arcs, np.int64), Prior(3.0))
     assert np.allclose(same.log_weight, model.log_weight, atol=1e-9)
     nobody = population_from_messages([("a", "zzz", "dev")])
     with pytest.raises(FedgramError, match="no users to invite"):
-        count_on_devices(model, Passes(SimulatedDevices(nobody.train), COHORT, seed=0), CountingPlan())
+        count_on_devices(
+            model, Passes(SimulatedDevices(nobody.train), COHORT, seed=0), CountingPlan(NO_LIMITS, SKETCH, GROWTH)
+        )
 
 
 @given(seeds)
@@ -304,7 +307,7 @@ def test_without_a_prior_the_refit_is_kneser_ney(seed: int) -> None:
 def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
     rng = np.random.default_rng(seed)
     people, model = population(rng), model_of(rng)
-    growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
+    growth = Growth(passes=2, shortest=3 if pairs else 2, order=3, least=2)
     options = CountingPlan(Limits(40, 5), SKETCH if pairs else None, growth)
     counted = count(model, people, options, seed)
     assert [p["reports"] for p in counted.passes] == [len(people.clients("train"))] * (4 if pairs else 3)
@@ -313,17 +316,17 @@ def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
     assert set(ngrams(model.topology)) <= names
     seen = all_occurrences(counted.topology, pooled(people))
     assert all(seen[name] for name in names - set(ngrams(model.topology)) if len(name) > 1)
-    final = fit_to_counts(model, counted, Prior(), max_ngrams=40)
+    final = fit_to_counts(model, counted, Prior(3.0), max_ngrams=40)
     assert final.topology.arcs <= 40
     assert model_faults(final) == []
-    again = fit_to_counts(model, count(model, people, options, seed), Prior(), max_ngrams=40)
+    again = fit_to_counts(model, count(model, people, options, seed), Prior(3.0), max_ngrams=40)
     assert np.array_equal(again.log_weight, final.log_weight)
 
 
 def test_an_interrupted_count_resumes_in_the_pass_where_it_was(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     people, model = population(rng), model_of(rng)
-    options = CountingPlan(Limits(40, 5), SKETCH, Growth(passes=1, shortest=3, order=3))
+    options = CountingPlan(Limits(40, 5), SKETCH, GROWTH)
     whole = count(model, people, options, 7)
     steps: list[str] = []
     reports: list[int] = []
@@ -354,7 +357,7 @@ def test_passes_draw_their_devices_anew() -> None:
     """Each pass has a seed of its own, and says what is counted, and on what."""
     rng = np.random.default_rng(3)
     people, model = population(rng), model_of(rng)
-    options = CountingPlan(Limits(40, 5), SKETCH, Growth(passes=1, shortest=3, order=3))
+    options = CountingPlan(Limits(40, 5), SKETCH, GROWTH)
     jobs: list[Job[Any]] = []
     about: list[str] = []
 

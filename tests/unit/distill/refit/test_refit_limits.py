@@ -1,24 +1,26 @@
-"""What the parts of a refit refuse."""
+"""What the parts of a refit refuse, and what its result shows."""
 
 import numpy as np
 import pytest
 from tests.reference.random_models import vocabulary
 from tests.unit.distill.refit.test_refit import KINDS
 
+from fedgram.automata.model import NGramModel
 from fedgram.core.errors import FedgramError
 from fedgram.distill.refit.count_fit import Prior
-from fedgram.distill.refit.ngram_collection import (
-    Limits,
-)
+from fedgram.distill.refit.ngram_collection import Limits
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
+from fedgram.distill.refit.refit import refit
+from fedgram.text.population import population_from_messages
 from fedgram.text.vocabulary import BOS, EOS, UNK
 
 
 @pytest.mark.parametrize(
     "options",
-    [lambda: Limits(0), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(discounts=(1.5, 1, 1)),
-     lambda: Prior(share=2), lambda: Growth(shortest=1), lambda: Growth(expected=0), lambda: SketchSize(bits=40)],
+    [lambda: Limits(0, 5), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(3.0, discounts=(1.5, 1, 1)),
+     lambda: Prior(3.0, share=2), lambda: Growth(2, 1, 4, 2), lambda: Growth(2, 3, 4, 2, expected=0),
+     lambda: SketchSize(3, 40)],
 )  # fmt: skip
 def test_senseless_options_are_refused(options: object) -> None:
     with pytest.raises(FedgramError):
@@ -40,3 +42,11 @@ def test_marks_of_lying_devices_make_no_impossible_pairs(with_unknown: bool) -> 
 def test_a_cap_on_one_ngram_is_a_whole_number() -> None:
     with pytest.raises(FedgramError, match=r"whole number, not 2\.5"):
         Limits(10, 2.5)
+
+
+def test_a_refitted_model_shows_its_size() -> None:
+    people = population_from_messages([("ann", "see you soon", "train"), ("bob", "you see", "train")])
+    model = NGramModel.train(["see you there", "you see"], order=2)
+    refitted = refit(model, people.train, devices_per_round=2, dropout=0.0, pairs=False, grow=0)
+    assert repr(model) == f"NGramModel(order 2, {model.topology.arcs} n-grams, 3 words)"
+    assert repr(refitted) == f"RefittedModel({refitted.topology.arcs} n-grams, 3 words; reports [2])"

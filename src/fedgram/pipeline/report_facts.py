@@ -1,0 +1,170 @@
+"""What a report says of its run in words: how it was made, what was measured, and what devices sent."""
+
+from collections.abc import Mapping
+from math import isinf
+from typing import Any
+
+from fedgram import __version__
+from fedgram.distill.refit.refit import RefitOptions
+from fedgram.pipeline.baseline_stage import NOT_PRUNED
+from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.model_names import BASELINE, FINAL, MIXED, POOLED
+from fedgram.report.published import LANGUAGES
+from fedgram.training.options import FedAvgOptions
+
+Told = Mapping[str, Any]  # what the stages wrote, by the names of their JSON files
+
+
+def about(config: RunConfig, told: Told) -> dict[str, Any]:
+    """The run in a table."""
+    people, found, final = told["population"], told["evaluation"], told["final"]
+    facts: dict[str, Any] = {
+        "language": LANGUAGES[config.population.language],
+        "users": f"{people['train_users']:,} train, {people['dev_users']:,} dev, {people['test_users']:,} test; "
+        + ("read from a file" if config.population.users else "synthetic"),
+        "text of all users": f"{people['sentences']:,} sentences, {people['words']:,} words",
+        "evaluated on": f"{found['users']:,} {found['split']} users, {found['words']:,} typed words",
+        "held-out users": measured(told),
+    }
+    for name in ("R_W", "R_P"):
+        if name in told:
+            network = told[name]
+            kind = f"{network['preset']}, " if network["preset"] else ""
+            facts[f"network {name}"] = f"{kind}{network['parameters']:,} parameters, {_trained(network)}"
+    facts["size limit"] = f"{config.budget.max_ngrams:,} n-grams per model, baselines included"
+    facts["pruning of the baselines"] = _pruning(told["baselines"])
+    if POOLED in told["baselines"]:
+        facts["pooled-text upper bound"] = _upper_bound(told)
+    if "refit" in told:
+        counted = told["refit"]
+        facts["refit"] = (
+            f"{counted['passes'][-1]['reports']:,} devices counted {counted['words_counted']:,} words in "
+            f"{counted['ngrams_counted']:,} n-grams"
+        )
+    return facts | {
+        "distillation": f"{config.distillation.samples:,} samples per network",
+        "final model": f"{final['chosen']}, the best on dev users ({final['dev_top1'][final['chosen']]:.2f} % top-1; "
+        f"the baseline has {final['dev_top1'][BASELINE]:.2f} %)",
+        "lm.fgram": f"{told['package']['bytes'] / 1e6:.2f} MB, {told['package']['ngrams']:,} n-grams, "
+        f"{told['package']['words']:,} words",
+        "seed": str(config.seed),
+        "fedgram": __version__,
+    }
+
+
+def measured(told: Told) -> str:
+    """How often the users of the evaluation were measured in this workspace, and what that means."""
+    split, times = told["evaluation"]["split"], told["evaluation"]["measured"]
+    counted = f"{split} users were measured {_times(times)} by the stage evaluation"
+    if "clipping" in told:
+        counted += f" and {_times(told['clipping']['measured'])} by the stage clipping"
+        times = max(times, told["clipping"]["measured"])
+    if split != "test":
+        return f"{counted}; models are trained or chosen on {split} users, so these figures are too favourable"
+    if times == 1:
+        return f"{counted}, after all choices were made on dev users"
+    return f"{counted} in this workspace; a choice made after the first time may be fitted to them"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _pruning(baselines: Told) -> str:
+    """The rule of each baseline."""
+    rules = "; ".join(
+        f"{name}: {'was within the limit' if found['rule'] == NOT_PRUNED else found['rule']}"
+        for name, found in baselines.items()
+    )
+    return (
+        "by relative entropy, with the probabilities of histories by the rule that is best for each model on dev "
+        f"users. {rules}"
+    )
+
+
+def _upper_bound(told: Told) -> str:
+    levels = {name: model["top1"]["value"] for name, model in told["evaluation"]["uncased"]["models"].items()}
+    text = f"{levels[POOLED]:.2f} % top-1, by an n-gram model of the pooled text with the same size limit."
+    gain, most = levels[FINAL] - levels[BASELINE], levels[POOLED] - levels[BASELINE]
+    if gain > 0 and most > 0:
+        text += f" The final model closes {100 * gain / most:.0f} % of the gap between the baseline and this bound."
+    share = told["baselines"][MIXED]["share"]
+    return text + f" {MIXED}: interpolated with the baseline, which has a share of {share:g}."
+
+
+def _trained(network: Mapping[str, Any]) -> str:
+    if network.get("given"):
+        return "trained outside this run"
+    best = next((p for p in network["dev"] if p["round"] == network["best_round"]), network["before"])
+    return (
+        f"{len(network['loss'])} rounds, SLL^e per dev sentence {network['before']['sll_e']:.2f} → {best['sll_e']:.2f} "
+        f"(round {network['best_round']})"
+    )
+
+
+def ways(config: RunConfig) -> dict[str, str]:
+    """How the models of Tables 3 and 4 were made."""
+    ours = (
+        "the network of words is counted without capitals, and A_W adds them afterwards, as for word pieces"
+        if config.distillation.uncased_first
+        else "CapSampleApprox on the network of words, with p_cap = A_W for all models and our own rules for capitals"
+    )
+    paper = (
+        "Algorithm 1 as printed: CapSampleApprox on the network of words, and p_cap is the model that NN2WFA is given: "
+        "A_W for A_W_e, A_W_i and A_P_e, A_W_i for A_P_i, and the interpolated model for A_W_r and A_P_r"
+    )
+    return {"ours": ours, "paper": paper} if config.paper_way.run else {"ours": ours}
+
+
+def privacy(config: RunConfig, told: Told) -> dict[str, Any]:
+    """What devices sent, and what came of it."""
+    u = told["unigrams"]
+    clip = "any number of words" if u["clip"] is None else f"at most {u['clip']:,g} words"
+    trained = {
+        name: section.training
+        for name, section in (("R_W", config.words), ("R_P", config.pieces))
+        if name in told and not told[name].get("given")
+    }
+    sent = "; ".join(f"for {name}, {_norm(t)}, {told[name]['reports']:,} reports summed" for name, t in trained.items())
+    most = u.get("participations", 1)
+    again = f"; a simulated device stands for many devices, and took part in up to {most:,} rounds" if most > 1 else ""
+    asked = "devices send nothing more"
+    if config.refit.run:
+        asked = "only the refit asks devices again"
+    facts = {
+        "unigrams": f"each device sends counts of whitelisted words, {clip} per report; {u['reports']:,} reports summed"
+        + again,
+        "networks": f"each device sends a change of the weights: {sent}" if trained else "trained outside this run",
+        "n-gram models": f"computed from the networks' samples and the sums; {asked}",
+        "dev and test users": "not used for training, only for model selection and evaluation",
+        "noise, secure aggregation": "not used in this run: devices are simulated, and a server would see each report",
+    }
+    if config.refit.run:
+        facts["refit"] = _counted_ngrams(config.refit, told["refit"])
+    if config.baselines.pooled:
+        facts["pooled baselines"] = "trained on the train users' text, only for comparison"
+    return facts
+
+
+def _norm(training: FedAvgOptions) -> str:
+    return "of any norm" if isinf(training.update_norm) else f"clipped to the norm {training.update_norm:g}"
+
+
+def _counted_ngrams(config: RefitOptions, told: Told) -> str:
+    """What devices send in the refit, and what the result may reveal."""
+    passes = told["passes"]
+    per_report = ", ".join(f"{p['bytes_per_report'] / 1000:,.1f}" for p in passes)
+    text = f"in {len(passes)} passes, each device sends " + (
+        f"marks in a sketch of its word pairs, from which the server finds those of at least {config.min_devices} "
+        "devices, and "
+        if config.pairs
+        else ""
+    )
+    text += (
+        f"counts of n-grams that the server proposes, at most {config.clip:,g} words per pass"
+        f"{'' if isinf(config.ngram_clip) else f' and {config.ngram_clip:,g} per n-gram'}; "
+        f"{passes[-1]['reports']:,} devices, {per_report} KB per report"
+    )
+    if config.pairs or config.grow:
+        text += "; an n-gram that was added may come from a single device"
+    return text

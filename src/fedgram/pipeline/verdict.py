@@ -1,0 +1,51 @@
+"""Whether a run was worth it: is the final model better than the baseline on held-out users?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedgram.pipeline.model_names import BASELINE, FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Top-1 accuracy of the baseline and of the final model in per cent, the change in words, and warnings."""
+
+    better: bool
+    baseline: float
+    final: float
+    change: str
+    warnings: tuple[str, ...]
+
+
+def verdict(final: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Verdict:
+    """The verdict from `final.json` and `evaluation.json`; it is better if the whole 95 % interval is above 0."""
+    warnings = []
+    if final["baseline_is_best"]:
+        others = {name: top1 for name, top1 in final["dev_top1"].items() if not name.startswith(BASELINE)}
+        best = max(others, key=lambda name: others[name])
+        warnings.append(
+            f"the baseline is the best model on dev users ({final['dev_top1'][BASELINE]:.2f} % top-1), so the final "
+            f"model is made from it; the best model from devices is {best} ({others[best]:.2f} %)"
+        )
+    models = evaluation["cased" if final["cased"] else "uncased"]["models"]
+    found = models[FINAL]["change"]["top1"]
+    change, whom = _change(found), f"{evaluation['users']:,} {evaluation['split']} users"
+    better = found["ci95"] is not None and found["ci95"][0] > 0
+    if found["ci95"] is not None and found["ci95"][1] < 0:
+        warnings.append(f"the final model is worse than the baseline on {whom}: top-1 changes by {change}")
+    elif not better:
+        warnings.append(
+            f"the final model is not significantly better than the baseline on {whom}: top-1 changes by {change}"
+        )
+    old, new = (models[name]["top1"]["value"] for name in (BASELINE, FINAL))
+    return Verdict(better, old, new, change, tuple(warnings))
+
+
+def _change(found: Mapping[str, Any]) -> str:
+    if found["value"] is None:
+        return "an unknown amount"
+    if found["ci95"] is None:
+        return f"{found['value']:+.2f} %, without an interval, as there are too few users"
+    low, high = found["ci95"]
+    return f"{found['value']:+.2f} % (95 % interval {low:+.2f} to {high:+.2f} %)"

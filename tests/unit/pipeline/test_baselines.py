@@ -1,0 +1,87 @@
+"""The models to compare with: each is pruned by the rule that suits it best on dev users."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedgram.automata.budget import Budget
+from fedgram.automata.model import NGramModel
+from fedgram.formats.artefact import read_ngram
+from fedgram.pipeline import baseline_stage
+from fedgram.pipeline.baseline_stage import NOT_PRUNED, RULES, baselines, prune_best
+from fedgram.pipeline.config import BaselinesSection, PopulationSection
+from fedgram.pipeline.text_stages import dev_accuracy, population
+from fedgram.pipeline.workspace import Work
+from fedgram.text.population import Population, open_population
+
+TEXT = ("users.population", "supplement.txt", "whitelist.txt")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
+    folder = tmp_path_factory.mktemp("run")
+    population(Work(None, folder, {}), PopulationSection(typists=60, supplement_sentences=400), 3)
+    return Work(None, folder, {name: folder / name for name in TEXT})
+
+
+@pytest.fixture(scope="module")
+def people(work: Work) -> Population:
+    return open_population(work.read("users.population"))
+
+
+@pytest.fixture(scope="module")
+def model(work: Work) -> NGramModel:
+    return NGramModel.train(work.read("supplement.txt"), order=3, smoothing="modified-kneser-ney")
+
+
+@pytest.mark.parametrize("better", RULES)
+def test_the_better_rule_is_taken(
+    model: NGramModel, people: Population, better: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Budget(max_ngrams=model.topology.arcs // 2)
+    by_rule = {rule: budget.within(model, expected_histories=expected) for rule, expected in RULES.items()}
+
+    def accuracy(one: NGramModel, _: Population, *, cased: bool) -> float:
+        assert not cased
+        return 60.0 if (one.log_weight == by_rule[better].log_weight).all() else 40.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(baseline_stage, "dev_accuracy", accuracy)
+        pruned = prune_best(model, budget, people)
+    assert (pruned.rule, pruned.top1) == (better, 60.0)
+    assert (pruned.model.log_weight == by_rule[better].log_weight).all()
+
+
+def test_by_the_accuracy_on_dev_users(model: NGramModel, people: Population) -> None:
+    budget = Budget(max_ngrams=model.topology.arcs // 3)
+    pruned = prune_best(model, budget, people)
+    by_rule = {
+        rule: dev_accuracy(budget.within(model, expected_histories=expected), people, cased=False)
+        for rule, expected in RULES.items()
+    }
+    assert pruned.dev_top1 == by_rule
+    assert by_rule["products of weights"] != by_rule["expected frequencies"]
+    assert pruned.top1 == max(by_rule.values())
+
+
+def test_a_small_model_is_left_alone(model: NGramModel, people: Population) -> None:
+    pruned = prune_best(model, Budget(), people)
+    assert pruned.model is model
+    assert pruned.rule == NOT_PRUNED
+
+
+def test_the_stage_names_the_rules(work: Work, tmp_path: Path) -> None:
+    config = BaselinesSection(order=3, smoothing="modified-kneser-ney", open_vocabulary=True, shares=(0.2, 0.5))
+    at = Work(None, tmp_path, work.inputs)
+    baselines(at, config, Budget(max_ngrams=3000))
+    told = json.loads((tmp_path / "baselines.json").read_text())
+    assert list(told) == ["Baseline", "Pooled text", "Pooled + supplement"]
+    for name, file in (("Baseline", "baseline"), ("Pooled text", "pooled"), ("Pooled + supplement", "interpolated")):
+        assert told[name]["rule"] in RULES
+        assert read_ngram(tmp_path / f"{file}.ngram").topology.arcs <= 3000
+    mixed = told["Pooled + supplement"]
+    top1 = {share: max(found["dev_top1"].values()) for share, found in mixed["by_share"].items()}
+    assert top1[f"{mixed['share']:g}"] == max(top1.values())
+    baselines(at, BaselinesSection(order=2, pooled=False), Budget())
+    assert list(json.loads((tmp_path / "baselines.json").read_text())) == ["Baseline"]

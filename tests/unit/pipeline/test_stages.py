@@ -1,0 +1,62 @@
+"""The stages of a run: the paper from devices to a report, in order, each with what it needs."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedgram.core.errors import FedgramError
+from fedgram.pipeline.config import ArchitecturesSection, RunConfig
+from fedgram.pipeline.stages import known_words, run_stages, stage_names
+
+PAPER = [
+    "population", "unigrams", "external", "pretrain_words", "train_words", "pieces", "pretrain_pieces", "train_pieces",
+    "distill_words", "distill_pieces", "refit", "baselines", "final", "pack", "paper_words", "paper_pieces",
+    "evaluation", "clipping", "report",
+]  # fmt: skip
+
+
+def test_all_stages_in_order() -> None:
+    stages = run_stages(RunConfig())
+    assert [stage.name for stage in stages] == PAPER
+    made: set[str] = set()
+    for stage in stages:
+        assert set(stage.inputs) <= made, stage.name
+        made |= set(stage.outputs)
+    assert {"lm.fgram", "lm.arpa", "report/report.html", "paper/A_W_r.ngram", "clipping.json"} <= made
+    assert {stage.name for stage in stages if stage.measures == "test"} == {"evaluation", "clipping"}
+
+
+def test_parts_can_be_left_out() -> None:
+    c = RunConfig()
+    few = replace(
+        c, pieces=replace(c.pieces, use=False), refit=replace(c.refit, run=False),
+        clipping=replace(c.clipping, run=False), paper_way=replace(c.paper_way, run=False),
+    )  # fmt: skip
+    left_out = {"pieces", "pretrain_pieces", "train_pieces", "distill_pieces", "refit", "clipping", "paper_words"}
+    assert stage_names(few) == [name for name in PAPER if name not in left_out | {"paper_pieces"}]
+    assert stage_names(c, "pieces") == PAPER[:6]
+    with pytest.raises(FedgramError, match="there is no stage 'end'"):
+        stage_names(c, "end")
+
+
+def test_the_other_networks_of_figure_4_tell_the_report() -> None:
+    c = replace(RunConfig(), architectures=ArchitecturesSection(run=True))
+    stages = {stage.name: stage for stage in run_stages(c)}
+    assert "architectures.json" in stages["architectures"].outputs
+    assert "architectures.json" in stages["report"].inputs
+    assert "report/likelihood.png" in stages["report"].outputs
+
+
+def test_all_networks_are_scored_on_the_words_of_the_network_of_words() -> None:
+    c = RunConfig()
+    assert known_words(c) == 30_000
+    demo = replace(c, words=replace(c.words, preset="W_demo"))
+    assert known_words(demo) == 4_000
+    starts = {s.name: s.config for s in run_stages(demo) if s.name.startswith("pretrain_")}
+    assert [config[1] for config in starts.values()] == [4_000, 4_000]
+
+
+def test_the_final_model_competes_with_the_baseline() -> None:
+    stages = {stage.name: stage for stage in run_stages(RunConfig())}
+    assert "baseline.ngram" in stages["final"].inputs
+    assert not any(name.startswith("paper/") for name in stages["final"].inputs)

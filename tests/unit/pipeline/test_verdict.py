@@ -1,0 +1,54 @@
+"""What a run says of its final model: better, not measurably so, worse, or not even from devices."""
+
+from typing import Any
+
+import pytest
+
+from fedgram.pipeline.verdict import verdict
+
+
+def final(chosen: str, *, cased: bool = False) -> dict[str, Any]:
+    scores = {"A_W_r": 10.0, "Refit": 11.0, "Baseline": 12.0, "Baseline, unigrams tail": 12.5}
+    return {"chosen": chosen, "baseline_is_best": chosen.startswith("Baseline"), "cased": cased, "dev_top1": scores}
+
+
+def evaluation(value: float | None, ci95: list[float] | None) -> dict[str, Any]:
+    models: dict[str, dict[str, Any]] = {
+        "Baseline": {"top1": {"value": 20.0}},
+        "Final model": {"top1": {"value": 21.0}, "change": {"top1": {"value": value, "ci95": ci95}}},
+    }
+    other = {"Baseline": {"top1": {"value": 5.0}}, "Final model": {**models["Final model"], "top1": {"value": 6.0}}}
+    return {"split": "test", "users": 1234, "uncased": {"models": models}, "cased": {"models": other}}
+
+
+def test_a_better_model_needs_no_warning() -> None:
+    found = verdict(final("Refit"), evaluation(5.0, [3.0, 7.0]))
+    assert (found.better, found.warnings, found.baseline, found.final) == (True, (), 20.0, 21.0)
+    assert found.change == "+5.00 % (95 % interval +3.00 to +7.00 %)"
+    assert verdict(final("Refit", cased=True), evaluation(5.0, [3.0, 7.0])).final == 6.0
+
+
+@pytest.mark.parametrize(
+    ("value", "ci95", "warning"),
+    [
+        (1.0, [-0.5, 2.5], "not significantly better than the baseline on 1,234 test users: top-1 changes by +1.00 % "
+         "(95 % interval -0.50 to +2.50 %)"),
+        (-2.0, [-3.0, -1.0], "worse than the baseline on 1,234 test users: top-1 changes by -2.00 %"),
+        (9.0, None, "changes by +9.00 %, without an interval, as there are too few users"),
+        (0.0, [0.0, 0.0], "not significantly better"),
+        (None, None, "changes by an unknown amount"),
+    ],
+)  # fmt: skip
+def test_one_that_is_not_better_is_said_so(value: float | None, ci95: list[float] | None, warning: str) -> None:
+    found = verdict(final("Refit"), evaluation(value, ci95))
+    assert not found.better
+    (said,) = found.warnings
+    assert warning in said
+
+
+def test_a_baseline_that_wins_on_dev_users() -> None:
+    found = verdict(final("Baseline, unigrams tail"), evaluation(1.0, [0.5, 1.5]))
+    (said,) = found.warnings
+    assert said.startswith("the baseline is the best model on dev users (12.00 % top-1)")
+    assert said.endswith("the best model from devices is Refit (11.00 %)")
+    assert found.better
