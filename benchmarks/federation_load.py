@@ -33,6 +33,7 @@ from fedgram.deployment.flower.control import admit
 from fedgram.deployment.flower.processes import end, start_superlink, wait_until_served
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder, open_folder
 from fedgram.deployment.journal import read_status
+from fedgram.deployment.key_list import hold_keys
 from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
 from fedgram.deployment.served_fleet import ServedFleet
 from fedgram.deployment.store import DeviceStore, write_store
@@ -86,6 +87,8 @@ class CannedDevice(Device):
     def join(self, request: dict[str, bytes]) -> dict[str, bytes]:
         """Keep the job in memory: what devices write to disk is no load of the server's."""
         digest = hashlib.sha256(request["job"]).hexdigest()
+        if self.masking is not None:
+            hold_keys(self.jobs.parent, request["admitted"], self.release_key)
         with _MAKING:
             if digest not in _CANNED:
                 _CANNED[digest] = Canned(job_from_bytes(request["job"]))
@@ -113,7 +116,9 @@ def crowd(folder: str, numbers: list[int], store: str, masked: int, stop: Any, r
     devices = []
     for number in numbers:
         own = home.node(number)
-        device = CannedDevice(DeviceStore(Path(store), number), own / "jobs", 0, (), masking)
+        device = CannedDevice(
+            DeviceStore(Path(store), number), own / "jobs", 0, (), masking, release_key=home.release_key
+        )
 
         def answer(action: str, content: dict[str, bytes], device: Device = device) -> dict[str, bytes]:
             act = {"query.join": device.join, "train.report": device.report, "train.secure": device.secure}[action]

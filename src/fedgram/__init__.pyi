@@ -12,8 +12,12 @@ from fedgram.distill.refit.refit import RefitOptions as RefitOptions
 from fedgram.distill.refit.refit import refit as refit
 from fedgram.evaluate.comparison import EvaluationOptions as EvaluationOptions
 from fedgram.evaluate.comparison import evaluate as evaluate
+from fedgram.evaluate.on_devices import DeviceEvaluationOptions as DeviceEvaluationOptions
+from fedgram.evaluate.on_devices import evaluate_on_devices as evaluate_on_devices
 from fedgram.federated.collect_unigrams import UnigramOptions as UnigramOptions
 from fedgram.federated.collect_unigrams import collect_unigrams as collect_unigrams
+from fedgram.federated.discovery.discover import discover as discover
+from fedgram.federated.discovery.options import DiscoveryOptions as DiscoveryOptions
 from fedgram.federated.run_task import run_task as run_task
 from fedgram.federated.task import FederatedTask as FederatedTask
 from fedgram.fgram.reader import PackedModel as PackedModel

@@ -15,16 +15,17 @@ from typing import Any
 import httpx
 import pytest
 
+from fedgram.automata.model import NGramModel
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
 from fedgram.deployment.checks import check_reachable, is_up
+from fedgram.deployment.federation_devices import masking_of
 from fedgram.deployment.flower.processes import end, start_supernode, wait_until_served
 from fedgram.deployment.flower.programs import environment
 from fedgram.deployment.folder import Folder, open_folder
 from fedgram.deployment.journal import read_status
 from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
 from fedgram.deployment.served_fleet import ServedFleet
-from fedgram.deployment.stages import masking_of
 from fedgram.deployment.store import open_store
 from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
@@ -32,6 +33,8 @@ from fedgram.federated.job import Job, find_task
 from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import UnigramTask
+from fedgram.fgram.pack import pack
+from fedgram.fgram.reader import open_model
 from fedgram.text.messages import write_messages
 from fedgram.text.population import open_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
@@ -164,7 +167,7 @@ def test_a_federation_learns_what_one_process_learns(
     register_example(tmp_path / "plugin", monkeypatch)
     write_text(tmp_path)
     assert fedgram("federation", "devices", tmp_path / "users.parquet", "-o", stores, "--json")["devices"] == 3
-    home = set_up(home_path, fedgram=fedgram)
+    home = set_up(home_path, "--masked-with", 3, fedgram=fedgram)
     first, second, third = DEVICES
     assert "no server answers" in refused("federation", "join", home_path, "--data", stores / f"{first}.sqlite")
     with command("federation", "serve", home_path) as server, (tmp_path / "third.log").open("wb") as log:
@@ -188,6 +191,7 @@ def test_a_federation_learns_what_one_process_learns(
                 rounds = 1 + 2 + 3  # of unigrams, of FedAvg, and of the refit's passes: pairs, n-grams, longer ones
                 assert (status["rounds_committed"], status["totals"]["reports"]) == (rounds, 3 * rounds)
                 assert {"ngrams.limits", "ngrams.words"} <= status["parts"].keys()
+                models_are_published(home, tmp_path / "models", fedgram, refused)
                 a_task_of_ones_own_runs(home, tmp_path / "own", tmp_path / "users.parquet")
                 a_round_is_tried_again(home, tmp_path / "killed", last, stores / f"{third}.sqlite")
             finally:
@@ -200,6 +204,31 @@ def test_a_federation_learns_what_one_process_learns(
     for name in told:
         story = [json.loads((tmp_path / workspace / name).read_text()) for workspace in ("federated", "alone")]
         assert without_bytes(story[0]) == without_bytes(story[1])
+
+
+def models_are_published(home: Folder, folder: Path, fedgram: Callable[..., Any], refused: Callable[..., str]) -> None:
+    """Two models over Flower, in pieces, and back to the first one."""
+    folder.mkdir()
+    assert "nothing was published yet" in refused("federation", "publish", home.path)
+    for name in ("there", "soon"):
+        pack(NGramModel.train([f"see you {name}"], order=2, smoothing="witten-bell"), folder / f"{name}.fgram")
+
+    def publish(*what: object) -> tuple[int, ...]:
+        found = fedgram("federation", "publish", home.path, *what, "--wait", 0.5, "--json")
+        return tuple(found[name] for name in ("version", "online", "installed", "outside", "waiting"))
+
+    def predicted() -> set[str]:
+        links = [home.node(number) / "models" / "lm.fgram" for number in DEVICES]
+        return {open_model(link).predict("see you", 1)[0].word for link in links}
+
+    assert publish(folder / "there.fgram") == (1, 3, 3, 0, 0)
+    assert predicted() == {"there"}
+    assert publish(folder / "soon.fgram") == (2, 3, 3, 0, 0)
+    assert predicted() == {"soon"}
+    assert publish("--rollback") == (3, 3, 3, 0, 0)
+    assert predicted() == {"there"}
+    models = fedgram("federation", "status", home.path, "--json")["models"]
+    assert [(model["version"], model["devices"], model["kind"]) for model in models] == [(3, 3, "rollback")]
 
 
 def register_example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from fedgram.cli.commands import Command, Group, LazyGroup, Option
 from fedgram.cli.main import cli, run
+from fedgram.privacy.accounting import Gaussian
+from fedgram.privacy.ledger import Ledger
 from fedgram.text.synthetic.typists import SyntheticPopulation
 
 UNTIL_STOPPED = ("keyboard", "serve", "join", "collect")  # these commands are started, and stopped when they answer
@@ -94,7 +96,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "--devices-per-round 20 -o R_W.safetensors")  # fmt: skip
     shutil.rmtree(home / "R_W.safetensors.checkpoints")
     make("phone pack model.arpa -o lm.fgram")
-    shutil.copy(home / "lm.fgram", home / "other.fgram")
+    make("phone pack b.arpa -o other.fgram")
+    ledger = Ledger.open(home / "privacy.json")
+    ledger.plan("counts", Gaussian(2.0))
+    ledger.spend("counts")
     figure = {"value": 1.0, "ci95": None}
     models = {
         "a": dict.fromkeys(("top1", "top3", "oov_rate", "perplexity", "sll", "sll_e", "keystroke_savings"), figure)
@@ -213,7 +218,8 @@ def test_the_examples_of_a_federation_run(world: Path, tmp_path: Path, fedgram: 
     shutil.rmtree(tmp_path / "fed")
     do("federation init fed")
     toml = (tmp_path / "fed" / "federation.toml").read_text()
-    (tmp_path / "fed" / "federation.toml").write_text(toml.replace("port = 8765", f"port = {free_port()}", 1))
+    toml = toml.replace("port = 8765", f"port = {free_port()}", 1).replace("idle_seconds = 60.0", "idle_seconds = 3.0")
+    (tmp_path / "fed" / "federation.toml").write_text(toml)
     do("federation devices users.parquet --split dev -o stores --json")
     shutil.rmtree(tmp_path / "stores")
     do("federation devices users.parquet --most 3 -o stores")
@@ -230,6 +236,11 @@ def test_the_examples_of_a_federation_run(world: Path, tmp_path: Path, fedgram: 
         start("federation join fed --data stores/0.sqlite")
         do("federation run fed config.toml -w run --dry-run")
         do("federation run fed config.toml -w run --until unigrams")
+        do("federation evaluate fed lm.fgram --arm train")
+        do("federation evaluate fed other.fgram --baseline lm.fgram --arm train --json")
+        do("federation publish fed other.fgram --wait 1")
+        do("federation power --effect 0.5 --words-per-device 300")
+        do("federation power --effect 2 --words-per-device 300 --devices 10000 --json")
         start("federation collect fed shared")
         while "collecting for runs in shared" not in (tmp_path / "log").read_text():
             time.sleep(0.2)
@@ -246,7 +257,11 @@ def test_the_examples_of_a_federation_run(world: Path, tmp_path: Path, fedgram: 
             process.wait(30)
     others = {"serve fed --metrics-port 9464", "join fed --data stores/0.sqlite --only-when charging --only-when idle",
               "admit fed 7 device-7.pub", "admit fed 8 fed/nodes/device-8/key.pub",
-              "collect fed /mnt/shared"}  # fmt: skip
+              "collect fed /mnt/shared", "publish fed lm.fgram --share 0.01 --wait 1",
+              "publish fed --rollback --wait 1 --json",
+              # tests/e2e/test_live_experiment.py runs experiments
+              "experiment fed --control lm.fgram --treatment other.fgram --share 1 --days 7 --once",
+              "experiment fed --control lm.fgram --treatment other.fgram --share 1 --days 7 --once --json"}  # fmt: skip
     assert left == {f"fedgram federation {example}" for example in others}  # the same commands with other values
 
 

@@ -38,7 +38,7 @@ def test_refit(folder: Path, fedgram: Command) -> None:
     result = fedgram(*base, "--counts", folder / "c.counts", "-o", folder / "R.ngram", "--max-ngrams", 8000)
     assert result["ngrams"] <= 8000
     assert result["order"] > 2
-    assert len(result["reports"]) == 4
+    assert len(result["reports"]) == 5
     assert len(set(result["reports"])) == 1
     assert min(result["bytes_per_report"]) > 0
     assert model_faults(read_model(folder / "R.ngram")) == []

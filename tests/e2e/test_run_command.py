@@ -31,6 +31,8 @@ from fedgram.pipeline import refit_stage
 from fedgram.pipeline.config import read_run_config
 from fedgram.pipeline.stages import run_stages
 from fedgram.pipeline.workspace import Work, open_workspace
+from fedgram.privacy.accounting import compose
+from fedgram.privacy.ledger import Entry
 from fedgram.text.normalize import uncase
 
 Command = Callable[..., Any]
@@ -42,6 +44,8 @@ seed = 3
 [population]
 typists = 100
 supplement_sentences = 600
+[privacy]
+min_devices = 2
 [unigrams]
 devices_per_round = 20
 rounds = 4
@@ -161,7 +165,7 @@ def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Pat
         text = (done / "report" / name).read_text("utf-8")
         tables = "Table 1", "Table 2", "Table 3 (a)", "Table 3 (b)", "Table 4 (a)", "Table 4 (b)", "Privacy"
         figures = "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "measured once by the stage evaluation and once by"
-        for title in (*tables, *figures, "Refit (uncased)", "in 4 passes, each device sends marks in a sketch"):
+        for title in (*tables, *figures, "Refit (uncased)", "in 5 passes, each device sends marks in a sketch"):
             assert title in text
     assert not list((done / ".work").iterdir())
 
@@ -269,15 +273,41 @@ def test_without_a_refit_the_baseline_is_best(
         assert report.index(warning[1:]) < report.index("## The run")
 
 
+def test_a_private_run_says_what_it_spent(
+    done: Path, config: Path, tmp_path: Path, fedgram: Command, refused: Command
+) -> None:
+    """Word counts, the network and the counts of n-grams share the budget, and the report has the account."""
+    private = '[privacy]\nprotection = "dp"\nepsilon = 2.0\ndelta = 1e-6\nsimulated = 10_000_000\nnoise_seed = 1\n'
+    path = changed(config, tmp_path, "[privacy]\nmin_devices = 2\n", private)
+    text = path.read_text().replace("size = 150", "size = 150\nuse = false") + "[paper_way]\nrun = false\n"
+    path.write_text(text.replace("[words.training]", "[words.training]\nupdate_norm = inf"))
+    assert "words.training.update_norm must be finite" in refused("run", path, "-w", tmp_path / "w")
+    path.write_text(text)
+    workspace = copy(done, tmp_path)
+    ran = fedgram("run", path, "-w", workspace, "--json")["ran"]
+    assert {"unigrams", "train_words", "refit", "report"} <= set(ran)
+    told = [json.loads((workspace / f"{name}.json").read_text()) for name in ("unigrams", "R_W", "refit")]
+    entries = [Entry.from_json(entry) for stage in told for entry in stage["ledger"]]
+    assert [e.name for e in entries] == ["unigrams", "training of R_W", "n-gram counts"]
+    assert all(e.spent == e.rounds and e.is_simulated for e in entries)
+    assert compose([e.event for e in entries], 1e-6).epsilon == pytest.approx(2.0, rel=1e-6)
+    assert "z" not in told[0]  # no convergence by rounds, whose sums have no noise
+    assert told[1]["loss"] == [None] * 3
+    report = (workspace / "report" / "report.md").read_text("utf-8").replace("\\", "")
+    assert "ε = 2 at δ = 1e-06" in report
+    assert "simulated population" in report
+    assert "every count gets noise" in report
+
+
 def test_devices_are_asked_once(done: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refit that was interrupted goes on from the devices' counts."""
     c = read_run_config(config)
-    inputs = {name: done / name for name in ("users.population", "A_W.ngram", "A_W_r.ngram")}
+    inputs = {name: done / name for name in ("users.population", "A_W.ngram", "A_W_wide.ngram")}
     work = Work(None, tmp_path, inputs)
-    refit_stage.refit(work, c.refit, c.budget, c.seed)
+    refit_stage.refit(work, c.refit, c.privacy.of_ngrams, c.budget, c.seed)
     (tmp_path / "refit.ngram").unlink()
     monkeypatch.setattr(operation, "count_on_devices", None)
-    refit_stage.refit(work, c.refit, c.budget, c.seed)
+    refit_stage.refit(work, c.refit, c.privacy.of_ngrams, c.budget, c.seed)
     assert (tmp_path / "refit.ngram").read_bytes() == (done / "refit.ngram").read_bytes()
     cased, uncased = (read_ngram(done / name) for name in ("refit.ngram", "refit_uncased.ngram"))
     assert max(cased.topology.arcs, uncased.topology.arcs) <= c.budget.max_ngrams

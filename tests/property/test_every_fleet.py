@@ -263,7 +263,7 @@ def test_ranks_have_the_same_sum() -> None:
 @pytest.mark.parametrize("count", [400, pytest.param(DEVICES, marks=pytest.mark.slow)])
 def test_a_masked_sum_is_that_of_the_accepted_updates(count: int) -> None:
     """A device checks its own update, and leaves the round if the update is not acceptable."""
-    options = RunOptions(None, RoundPlan(20, 1.0, attempts=50), SecureSettings(min_devices=2))
+    options = RunOptions(None, RoundPlan(20, 1.0, attempts=50), SecureSettings(min_devices=2, majority=0.5))
     run = collected(Scripted(), FLEETS["one by one"], count, options)
     left_out = count - run.progress.tally.reports - sum(not is_acceptable(script(d)) for d in range(count))
     assert 0 <= left_out < 20  # the last devices are too few to be masked

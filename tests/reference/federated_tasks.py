@@ -9,7 +9,8 @@ from tests.reference.random_models import random_topology
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.storage import Record
-from fedgram.distill.refit.ngram_collection import Limits, NGramCollection
+from fedgram.distill.refit.clipped_ngrams import ClippedNGrams, Clipping
+from fedgram.distill.refit.ngram_collection import AskedNGrams, Limits, NGramCollection
 from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.averaging import ServerStep
 from fedgram.federated.task import FederatedTask
@@ -52,7 +53,12 @@ def _fedavg() -> FederatedAveraging:
 
 def _ngrams() -> NGramCollection:
     topology = random_topology(np.random.default_rng(3), words=8, order=3, ngrams=30)
-    return NGramCollection(topology, WORDS, Limits(labels=15, at_ngram=3))
+    return NGramCollection(AskedNGrams.all_of(topology, WORDS), Limits(labels=15, at_ngram=3))
+
+
+def _clipped() -> ClippedNGrams:
+    topology = random_topology(np.random.default_rng(3), words=8, order=3, ngrams=30)
+    return ClippedNGrams(AskedNGrams.all_of(topology, WORDS), Clipping(norm=3.0))
 
 
 TASKS: dict[str, Callable[[], FederatedTask[Any]]] = {
@@ -60,6 +66,7 @@ TASKS: dict[str, Callable[[], FederatedTask[Any]]] = {
     "unigrams": lambda: UnigramTask(WORDS, clip=5),  # limits may be given as whole numbers
     "pairs": lambda: PairCollection(WORDS, SketchSize(tables=2, bits=8), labels=12),
     "ngrams": _ngrams,
+    "clipped-ngrams": _clipped,
 }
 
 

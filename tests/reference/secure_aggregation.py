@@ -56,7 +56,11 @@ def secret_of(shares: Mapping[int, int], prime: int) -> int:
     return total % prime
 
 
-def everybody_completes(threshold: int, least: int, answered: Sequence[int]) -> bool:
-    """Whether a round in which all are neighbours has a sum; so many sent keys, shares, vectors and unmaskings."""
-    keys, *later = answered
-    return keys >= least and all(n >= threshold + 1 for n in later) and min(later[:2]) >= least
+def everybody_completes(threshold: int, quorum: int, least: int, answered: Sequence[int]) -> bool:
+    """Whether a round in which all are neighbours has a sum; so many answered each of the five steps."""
+    keys, shares, vectors, confirmations, unmaskings = answered
+    return (
+        min(keys, shares, vectors) >= least
+        and min(shares, vectors, confirmations) >= quorum
+        and min(shares, vectors, confirmations, unmaskings) >= threshold + 1
+    )

@@ -1,6 +1,6 @@
 """`fedgram evaluate`: how well models predict what held-out users type."""
 
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,18 @@ from fedgram.text.population import open_population
 _WIDE = 130  # columns of a terminal that show every figure on one line
 
 
-def _models(_: click.Context, __: click.Parameter, value: Any) -> Any:
+def model_files(_: click.Context, __: click.Parameter, value: Any) -> Any:
+    """Refuse files that are not models."""
     for path in [value] if isinstance(value, str) else value or ():
         model_suffix(path, SUFFIXES)
     return value
+
+
+models_argument = click.argument("models", metavar="MODEL...", nargs=-1, required=True, callback=model_files)
+baseline_option = click.option("--baseline", callback=model_files, help="Model to compare the others with.")
+cased_option = click.option(
+    "--cased/--uncased", default=False, help="Whether capitals must be right.  [default: uncased]"
+)
 
 
 @click.command(
@@ -32,11 +40,11 @@ def _models(_: click.Context, __: click.Parameter, value: Any) -> Any:
         "fedgram evaluate lm.fgram R_W.safetensors --users users.parquet --split dev --baseline model.arpa --json",
     ],
 )
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True, callback=_models)
+@models_argument
 @users_option
 @split_option("test")
-@click.option("--baseline", callback=_models, help="Model to compare the others with.")
-@click.option("--cased/--uncased", default=False, help="Whether capitals must be right.  [default: uncased]")
+@baseline_option
+@cased_option
 @settings_options(EvaluationOptions, "options")
 @seed_option
 @json_option
@@ -62,21 +70,26 @@ def command(
             list(models), people.users(split), options, baseline=baseline, cased=cased, seed=seed, begin=step.begin
         )
     if not as_json:
-        _print(found, split)
+        print_comparison(found, found.title.replace(" users", f" {split} users", 1))
         return
-    figures = asdict(found)
-    named = [{"model": name, **figures["models"][name]} for name in found.models]
-    show({"split": split, **figures, "buckets": options.buckets, "models": named}, as_json)
+    show({"split": split, **figures_of(found), "buckets": options.buckets}, as_json)
 
 
-def _print(found: Comparison, split: str) -> None:
+def figures_of(found: Comparison) -> dict[str, Any]:
+    """A comparison for `--json`; models are a list."""
+    figures = {field.name: getattr(found, field.name) for field in fields(Comparison)}
+    return {**figures, "models": [{"model": name, **found.models[name]} for name in found.models]}
+
+
+def print_comparison(found: Comparison, title: str) -> None:
+    """Show a comparison as a table, as wide as the terminal allows."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDE)
     gap = " ± " if console.width >= _WIDE else "\n± "
-    console.print(found.title.replace(" users", f" {split} users", 1), highlight=False)
+    console.print(title, highlight=False)
     names = _short_names(list(found.models))
     table = _table(
         f"± is half of a 95 % interval; changes are relative, in per cent, over the same users; {found.scope}"

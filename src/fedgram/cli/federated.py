@@ -11,9 +11,12 @@ import click
 from fedgram.automata.budget import Budget
 from fedgram.cli.commands import Group, hint
 from fedgram.cli.console import Steps, show, steps
+from fedgram.cli.discover import command as discover_command
+from fedgram.cli.federated_evaluate import command as evaluate_command
 from fedgram.cli.network import print_presets
 from fedgram.cli.parameters import (
     json_option,
+    ledger_options,
     model_argument,
     model_input,
     model_output_option,
@@ -38,6 +41,7 @@ from fedgram.core.lazy import lazy
 from fedgram.core.storage import atomic_write
 from fedgram.distill.refit.refit import RefitOptions, RefittedModel, refit
 from fedgram.formats.models import read_model, write_model
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.population import Population, open_population
 from fedgram.text.unigrams import read_unigrams
 from fedgram.training.options import FedAvgOptions
@@ -59,6 +63,8 @@ def group() -> None:
 
 
 group.add_command(unigrams_group, "unigrams")
+group.add_command(discover_command)
+group.add_command(evaluate_command)
 
 
 def _list_presets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -76,6 +82,9 @@ def _list_presets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "--devices-per-round 20 -o R_W.safetensors",
         "fedgram federated train --users users.parquet --unigrams U.unigrams --preset W_demo --rounds 2 "
         "--dev-users 0 --devices-per-round 10 --secure-aggregation -o masked.safetensors --json",
+        "fedgram federated train --users users.parquet --unigrams U.unigrams --preset W_demo --rounds 4 "
+        "--devices-per-round 10 --noise blt --noise-multiplier 5 --weighting uniform --simulated 1000000 "
+        "--ledger privacy.json -o private.safetensors",
     ],
 )
 @click.option("--list-presets", is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_list_presets)
@@ -92,11 +101,13 @@ def _list_presets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     "--checkpoint-every", type=click.IntRange(1), default=1, show_default=True, help="Rounds between checkpoints."
 )
 @click.option("--resume/--restart", default=True, show_default=True, help="Whether to resume from a checkpoint.")
+@ledger_options
 @plots_option("Folder for the curves, as PNG and JSON.")
 @json_option
 def train_command(
     users: str, unigrams: str, pieces: str | None, preset: str, start: str | None, options: FedAvgOptions,
-    compute: Compute, seed: int, output: Path, checkpoint_every: int, resume: bool, plots: Path | None, as_json: bool,
+    compute: Compute, seed: int, output: Path, checkpoint_every: int, resume: bool, ledger: Any, plots: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Train a network on devices that keep their text.
 
@@ -122,7 +133,8 @@ def train_command(
         kept = Checkpointing(Path(f"{output}.checkpoints"), resume, checkpoint_every)
         try:
             trained = train_federated(
-                network, people, options, seed=seed, compute=compute, checkpoints=kept, begin=step.begin
+                network, people, options, seed=seed, compute=compute, checkpoints=kept, ledger=ledger,
+                begin=step.begin,
             )  # fmt: skip
         except OtherWorkError as error:
             remedy = "use the same settings, or start again with --restart"
@@ -159,6 +171,11 @@ def _figures_of_training(history: Mapping[str, Any], options: FedAvgOptions) -> 
     if options.secure_aggregation:
         traffic = {"bytes_up": history["bytes_received"], "bytes_down": history["bytes_sent"]}
         figures |= {"abandoned_rounds": history["abandoned"], **traffic}
+    if "privacy" in history:
+        spent = history["privacy"]
+        real = {"real_epsilon": spent["real_epsilon"]} if spent["simulated"] else {}
+        figures |= {name: spent[name] for name in ("epsilon", "delta", "zcdp", "simulated")} | real
+        return {name: value for name, value in figures.items() if name != "loss"}  # it is withheld, as are tokens
     return {**figures, "tokens": history["targets"]}
 
 
@@ -178,6 +195,7 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
     examples=[
         "fedgram federated refit A_u.arpa --users users.parquet -o refit.arpa",
         "fedgram federated refit A_u.arpa --users users.parquet --counts counted --max-ngrams 20000 -o refit.arpa",
+        "fedgram federated refit A_u.arpa --users users.parquet --protection dp --simulated 1000000 -o refit.arpa",
     ],
 )
 @model_argument("model")
@@ -185,6 +203,8 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
 @split_option("train")
 @click.option("--casing", callback=model_input, help="Cased n-gram model that gives the capitals; by default, MODEL.")
 @settings_options(RefitOptions, "options")
+@settings_options(PrivacyOptions, "privacy")
+@ledger_options
 @settings_options(Budget, "budget", without=["max_words"])
 @seed_option
 @click.option(
@@ -194,8 +214,8 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
 @model_output_option
 @json_option
 def refit_command(
-    model: str, users: str, split: str, casing: str | None, options: RefitOptions, budget: Budget, seed: int,
-    counts: Path | None, output: Path, as_json: bool,
+    model: str, users: str, split: str, casing: str | None, options: RefitOptions, privacy: PrivacyOptions,
+    ledger: Any, budget: Budget, seed: int, counts: Path | None, output: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit MODEL to what simulated devices count on their own text.
 
@@ -204,6 +224,9 @@ def refit_command(
     MODEL and these pairs, and in further passes the longer n-grams that became likely. They send sums of at most --clip
     words, and no text. The server fits the model to the counts, with MODEL as the prior, and prunes it. Devices count
     uncased words; a cased MODEL gets its capitals back.
+
+    By default, an n-gram that MODEL does not have is added only if at least --min-devices devices have it. With
+    --protection dp, devices scale their counts down to a limit, and the server adds noise to every count.
     """
     began = perf_counter()
     with steps() as step:
@@ -211,8 +234,8 @@ def refit_command(
         given, cased = read_model(model), read_model(casing) if casing else None
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         refitted = refit(
-            given, people.users(split), options, casing=cased, budget=budget, seed=seed, counts=counts,
-            begin=step.begin,
+            given, people.users(split), options, privacy=privacy, casing=cased, budget=budget, seed=seed,
+            counts=counts, ledger=ledger, begin=step.begin,
         )  # fmt: skip
         step.begin(f"Writing {output}")
         write_model(refitted, output)
@@ -225,5 +248,6 @@ def _figures_of_refit(refitted: RefittedModel) -> dict[str, Any]:
     return {
         "reports": [p["reports"] for p in passes], "rounds": [p["rounds"] for p in passes],
         "bytes_per_report": [round(p["bytes_received"] / max(p["reports"], 1)) for p in passes],
-        "words_counted": int(counted.count.sum()), "ngrams_counted": counted.topology.arcs,
+        "words_counted": round(counted.ngrams[: counted.topology.first_arc[1]].sum()),
+        "ngrams_counted": counted.topology.arcs, "privacy": refitted.protection,
     }  # fmt: skip

@@ -10,6 +10,9 @@ import click
 
 from fedgram.cli.commands import Group
 from fedgram.cli.console import show, steps
+from fedgram.cli.federation_evaluate import evaluate_command
+from fedgram.cli.federation_experiment import experiment_command, power_command
+from fedgram.cli.federation_publish import publish_command
 from fedgram.cli.parameters import json_option, split_option
 from fedgram.cli.run import execute, given_files, population_options, running_options
 from fedgram.cli.settings import settings_options
@@ -28,6 +31,10 @@ def group() -> None:
     """
 
 
+group.add_command(publish_command)
+group.add_command(experiment_command)
+group.add_command(power_command)
+group.add_command(evaluate_command)
 folder_argument = click.argument("folder", metavar="DIR")
 
 
@@ -189,7 +196,8 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
     from fedgram.deployment.flower.processes import start_supernode
     from fedgram.deployment.flower.programs import require_flower
     from fedgram.deployment.folder import open_folder
-    from fedgram.deployment.keys import free_port, read_public_key, write_device_key
+    from fedgram.deployment.key_list import admit_keys
+    from fedgram.deployment.keys import compressed_key, free_port, read_public_key, write_device_key
     from fedgram.deployment.restarts import keep_running, log_of, single_instance, why_refused
     from fedgram.deployment.store import open_store
 
@@ -201,10 +209,11 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
         check_free("127.0.0.1", port, "name another with --port")
     check_reachable(home)
     own = home.node(store.number)
-    if home.config.tls:
-        write_device_key(own)
-        if (home.server / "ca.key").is_file():
-            admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
+    write_device_key(own)
+    if home.config.tls and (home.server / "ca.key").is_file():
+        admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
+    elif not home.config.tls and home.server.is_dir():  # on this machine alone, where nobody is registered
+        admit_keys(home.server, [compressed_key(read_public_key(own / "key.pub"))])
     hooks, path = ",".join(only_when), log_of(own / "log")
     with single_instance(own, f"device {store.number} has joined"), path.open("ab") as log:
         click.echo(f"device {store.number} joins {home.address}; stop it with Ctrl-C", err=True)
@@ -227,20 +236,22 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
 @folder_argument
 @json_option
 def status_command(folder: str, as_json: bool) -> None:
-    """Show the devices, the progress of the rounds, and the privacy budget spent."""
+    """Show the devices, the progress of the rounds, the privacy budget spent, and how many devices have which model."""
     from fedgram.deployment.flower.control import UnreachableError, nodes
     from fedgram.deployment.folder import open_folder
-    from fedgram.deployment.journal import NO_NOISE, read_status
+    from fedgram.deployment.journal import read_privacy, read_status
+    from fedgram.deployment.published import models_on_devices
 
     home = open_folder(folder)
+    models = models_on_devices(home.server)
     try:
         found: list[dict[str, Any]] | None = nodes(home)
     except UnreachableError:
         found = None
     status = read_status(home.server)
+    privacy, spent = read_privacy(home.server)
     if as_json:
-        privacy = {"epsilon": None, "epsilon_reason": NO_NOISE}
-        show({"serving": found is not None, "nodes": found or [], **privacy, **status}, as_json)
+        show({"serving": found is not None, "nodes": found or [], **privacy, "models": models, **status}, as_json)
         return
     totals = status.get("totals", {})
     by_status = Counter(node["status"] for node in found or [])
@@ -254,7 +265,8 @@ def status_command(folder: str, as_json: bool) -> None:
         **{name: totals.get(name, 0) for name in ("invited", "reports", "late", "bytes_sent", "bytes_received")},
         **{name: ", ".join(f"{n} {why}" for why, n in totals.get(name, {}).items()) or "none"
            for name in ("failed", "refused")},
-        "epsilon": f"none: {NO_NOISE}",
+        "epsilon": spent,
+        "models": ", ".join(f"{m['devices']} with version {m['version']}" for m in models) or "none published",
     }  # fmt: skip
     show(lines, as_json)
 
@@ -281,24 +293,29 @@ def run_command(
 ) -> None:
     """Do what `fedgram run` does, with unigrams, networks and n-gram counts from the federation's devices.
 
+    Without users in the configuration, devices of the dev arm follow the training and choose the final model, and
+    devices of the test arm evaluate it; the server needs a supplement and a whitelist.
+
     It is run on the server's machine, while `federation serve` runs there. An interrupted run resumes, even if the
     server was killed; after a change, only the affected stages run again. With --shard several servers collect a share
     of every round each, and their sums are added.
     """
+    from fedgram.deployment.federation_devices import Servers
     from fedgram.deployment.flower.processes import wait_until_served
     from fedgram.deployment.flower.programs import require_flower
     from fedgram.deployment.folder import CONFIG, open_folder
-    from fedgram.deployment.stages import Servers, on_federation
+    from fedgram.deployment.stages import on_federation
     from fedgram.pipeline.config import read_run_config
 
     require_flower()
     home = open_folder(folder)
     others = tuple(open_folder(path) if (path / CONFIG).is_file() else _shared_folder(path) for path in shards)
     read = read_run_config(config, given_files(options))
+    change = on_federation(Servers(home, others), read)
     if not options["dry_run"]:
         for near in (home, *(other for other in others if not isinstance(other, Path))):
             wait_until_served(near, seconds=30)
-    execute(read, workspace, as_json=as_json, change=on_federation(Servers(home, others), read), **options)
+    execute(read, workspace, as_json=as_json, change=change, **options)
 
 
 def _shared_folder(path: Path) -> Path:

@@ -21,6 +21,8 @@ _COMMANDS = {
     "distill": ("fedgram.cli.distill", "group", "Turn a network into n-gram models."),
     "phone": ("fedgram.cli.phone", "group", "Pack, predict, export and measure models for phones."),
     "federation": ("fedgram.cli.federation", "group", "Run the federated stages on real devices, over Flower."),
+    "privacy": ("fedgram.cli.privacy", "group", "Plan the noise of a run, and show what was spent."),
+    "audit": ("fedgram.cli.audit", "group", "Attack models, to see what they show of single users."),
     "evaluate": ("fedgram.cli.evaluate", "command", "Measure how well models predict what held-out users type."),
     "run": ("fedgram.cli.run", "command", "Make a keyboard model from users' text, and report on it."),
     "demo": ("fedgram.cli.run", "demo", "Run everything on generated typists, in minutes."),

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fedgram.core.errors import InputError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.formats.models import READERS, WRITABLE, model_suffix
 from fedgram.text.messages import SPLITS
 
@@ -25,6 +26,11 @@ preset_option = click.option(
 )
 
 
+def whitelist_option(what: str) -> Decorator:
+    """One or more word lists."""
+    return click.option("--whitelist", required=True, multiple=True, help=what)
+
+
 def split_option(default: str) -> Decorator:
     """Whose text is used."""
     return click.option("--split", type=click.Choice(SPLITS), default=default, show_default=True, help="Whose text.")
@@ -33,6 +39,34 @@ def split_option(default: str) -> Decorator:
 def output_option(what: str, callback: Callable[..., Any] | None = None) -> Decorator:
     """The file to write."""
     return click.option("-o", "--output", required=True, callback=callback or output_path, help=what)
+
+
+def ledger_options(function: Any) -> Any:
+    """Options of the privacy ledger and its budget; the command gets the argument `ledger`."""
+
+    @wraps(function)
+    def command(*, ledger: Path | None, budget_epsilon: float | None, budget_delta: float | None, **values: Any) -> Any:
+        return function(ledger=_ledger(ledger, budget_epsilon, budget_delta), **values)
+
+    for option in (
+        click.option("--budget-delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+                     help="δ of the privacy budget."),
+        click.option("--budget-epsilon", type=click.FloatRange(0, min_open=True),
+                     help="ε of the privacy budget of these users: what would exceed it is not begun."),
+        click.option("--ledger", callback=output_path,
+                     help="File in which privacy spent on these users is recorded, over all operations."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _ledger(path: Path | None, epsilon: float | None, delta: float | None) -> Any:
+    from fedgram.privacy.ledger import Budget, Ledger
+
+    if (epsilon is None) != (delta is None):
+        raise FedgramError("a privacy budget needs both --budget-epsilon and --budget-delta")
+    budget = Budget(epsilon, delta) if epsilon is not None and delta is not None else None
+    return Ledger(None, budget) if path is None else Ledger.open(path, budget)
 
 
 def plots_option(what: str) -> Decorator:

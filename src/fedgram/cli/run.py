@@ -121,7 +121,7 @@ def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> 
 
 def execute(
     config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, compute: Compute, as_json: bool,
-    change: "Callable[[list[Stage]], list[Stage]]" = lambda stages: stages,
+    change: "Callable[[list[Stage]], list[Stage]] | None" = None,
 ) -> None:  # fmt: skip
     """Run, or say what would be run, and print the result."""
     from fedgram.pipeline.run import plan_pipeline, run_pipeline

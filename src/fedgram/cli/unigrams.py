@@ -20,6 +20,7 @@ from fedgram.cli.parameters import (
     seed_option,
     split_option,
     users_option,
+    whitelist_option,
     with_suffix,
 )
 from fedgram.cli.settings import settings_options
@@ -29,10 +30,11 @@ from fedgram.core.storage import atomic_write
 from fedgram.distill.casing.capitalization import Capitalizer, capitalize_unigrams
 from fedgram.federated.collect_unigrams import CollectedUnigrams, UnigramOptions, collect_unigrams
 from fedgram.federated.convergence import Convergence
+from fedgram.federated.whitelist import read_whitelist
 from fedgram.formats.models import read_model
 from fedgram.text.population import open_population
 from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
-from fedgram.text.vocabulary import SPECIAL, read_vocabulary
+from fedgram.text.vocabulary import SPECIAL
 
 
 @click.group(
@@ -55,7 +57,7 @@ def group() -> None:
     ],
 )
 @users_option
-@click.option("--whitelist", required=True, help="Words to count, in lower case, one per line.")
+@whitelist_option("Words to count, in lower case, one per line; may be given more than once.")
 @settings_options(UnigramOptions, "options")
 @split_option("train")
 @seed_option
@@ -67,8 +69,8 @@ def group() -> None:
 @plots_option("Folder for the two figures and their numbers.")
 @json_option
 def collect_command(
-    users: str, whitelist: str, options: UnigramOptions, split: str, seed: int, capacity: int, output: Path,
-    plots: Path | None, as_json: bool,
+    users: str, whitelist: tuple[str, ...], options: UnigramOptions, split: str, seed: int, capacity: int,
+    output: Path, plots: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Count a whitelist's words on simulated devices.
 
@@ -76,13 +78,15 @@ def collect_command(
     """
     began = perf_counter()
     with steps() as step:
-        words = len(read_vocabulary(whitelist)) - len(SPECIAL)
+        known = read_whitelist(*whitelist)
+        words = len(known) - len(SPECIAL)
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
-        counts = collect_unigrams(people.users(split), whitelist, options, seed=seed, begin=step.begin)
+        counts = collect_unigrams(people.users(split), known, options, seed=seed, begin=step.begin)
         write_unigrams(output, counts)
+        convergence = counts.convergence
+        assert convergence is not None  # there is no noise
         if plots:
-            _draw(counts.convergence, plots, words, capacity)
-    convergence = counts.convergence
+            _draw(convergence, plots, words, capacity)
     result: dict[str, Any] = {
         "unigrams": str(output), "clip": _shown(options.clip, as_json), "rounds": counts.rounds,
         "reports": counts.clients, **_rounds(counts, masked=options.secure_aggregation), "whitelist": words,

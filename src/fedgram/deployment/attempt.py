@@ -20,11 +20,13 @@ from fedgram.deployment.transport import Content, Reply, Request, Transport
 from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.fleet import RoundCall, Tally
 from fedgram.federated.job import Job
+from fedgram.federated.secure.admitted_keys import AdmittedKeys
+from fedgram.federated.secure.settings import OtherKeysError
 from fedgram.federated.wire import record_to_bytes
 
 _OWN_ERRORS = frozenset(
     ("UnknownJobError", "FedgramError", "InputError", "InvariantError", "MissingDependencyError",
-     "RefusedMessageError", "RefusedUpdateError")
+     "RefusedMessageError", "RefusedUpdateError", "OtherKeysError", "RefusedKeyListError")
 )  # fmt: skip
 
 
@@ -33,7 +35,8 @@ class Attempt:
     """An attempt at the round of a call.
 
     `nodes` has the node of each device, in the order of invitation. `forget` is told of devices that no longer have the
-    job. `tally` counts what happens, and `took_part` collects devices that took part before.
+    job. `tally` counts what happens, and `took_part` collects devices that took part before. `admitted` has the keys
+    of the devices that count in a masked round.
     """
 
     transport: Transport
@@ -47,6 +50,7 @@ class Attempt:
     sleep: Callable[[float], object] = time.sleep
     tally: Tally = field(default_factory=Tally)
     took_part: set[int] = field(default_factory=set)
+    admitted: AdmittedKeys | None = None
     broadcast: bytes = field(init=False)
     shared: Content = field(init=False)
     """What goes with every request: the job, the round, and the digest of the broadcast."""
@@ -88,7 +92,7 @@ class Attempt:
             yield device, None if problem is not None else reply.content
 
     def _note(self, device: int, problem: str) -> None:
-        if problem == UnknownJobError.__name__:  # a device that was set up anew, for instance
+        if problem in (UnknownJobError.__name__, OtherKeysError.__name__):  # for instance, it was set up anew
             self.forget(device)
         if problem == TOOK_PART:
             self.took_part.add(device)

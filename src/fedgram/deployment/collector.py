@@ -8,13 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.locks import locked
-from fedgram.deployment.exchange import Exchange
+from fedgram.deployment.exchange import Exchange, ServeOptions
 from fedgram.deployment.journal import Journal
+from fedgram.deployment.key_list import read_key_list
+from fedgram.deployment.published import RELEASES, DeviceVersions, Releases
 from fedgram.deployment.remote_fleet import RemoteFleet
+from fedgram.deployment.rollout import Rollout
 from fedgram.deployment.transport import Transport, TransportLostError
 from fedgram.federated.fleet import AbandonedAttemptError, RoundCall
 
@@ -24,9 +28,10 @@ _LOCK_SECONDS = 120.0
 _TAKEN = "another ServerApp works in the same folder"
 
 
-def serve_rounds(work: Path, transport: Transport) -> None:
+def serve_rounds(work: Path, transport: Transport, server: Path | None = None) -> None:
     """Answer the calls in a folder until the job is over; only one process does so at a time.
 
+    `server` is the server's part of the federation's folder, which has the list of admitted keys.
     Any failure but the loss of the transport is written to the folder, so that the run ends instead of trying again.
     """
     exchange = Exchange(work)
@@ -36,7 +41,9 @@ def serve_rounds(work: Path, transport: Transport) -> None:
             options, job = exchange.read_options()
             journal = Journal(Path(options.journal or work / "journal"), job.task.name, options.rounds)
             journal.tell("run began", {"rounds": options.rounds, "job": job.digest, "parts": job.parts()})
-            _Collector(exchange, RemoteFleet(transport, job, options.timeouts, tell=journal.tell), journal).serve()
+            key_list = partial(read_key_list, server) if server is not None else lambda: None
+            fleet = RemoteFleet(transport, job, options.timeouts, tell=journal.tell, key_list=key_list)
+            _Collector(exchange, fleet, journal, _rollout(options, transport, fleet)).serve()
         except TransportLostError:
             raise
         except Exception as error:
@@ -45,6 +52,16 @@ def serve_rounds(work: Path, transport: Transport) -> None:
             if journal is not None:
                 journal.tell("run failed", {"why": why})
             raise
+
+
+def _rollout(options: ServeOptions, transport: Transport, fleet: RemoteFleet) -> Rollout | None:
+    """What sends the latest release to devices between rounds, if the federation has published any."""
+    server = Path(options.journal)
+    if not options.journal or not (server / RELEASES).is_dir():
+        return None
+    versions = DeviceVersions(server)
+    fleet.roster.on_model = versions.heard
+    return Rollout(transport, Releases(server), versions)
 
 
 @contextmanager
@@ -67,11 +84,15 @@ def _heartbeat(exchange: Exchange) -> Iterator[None]:
 
 
 class _Collector:
-    """Answers calls, records them in the journal, and tells the run which devices are there."""
+    """Answers calls, records them in the journal, and tells the run which devices are there.
 
-    def __init__(self, exchange: Exchange, fleet: RemoteFleet, journal: Journal) -> None:
-        self._exchange, self._fleet, self._journal = exchange, fleet, journal
+    Between rounds it also sends devices the latest release of a model.
+    """
+
+    def __init__(self, exchange: Exchange, fleet: RemoteFleet, journal: Journal, rollout: Rollout | None) -> None:
+        self._exchange, self._fleet, self._journal, self._rollout = exchange, fleet, journal, rollout
         self._summed, self._next_look, self._shown = 0, 0.0, ""
+        self._rollout_next = False
 
     def serve(self) -> None:
         """Answer calls until the job is over."""
@@ -82,17 +103,21 @@ class _Collector:
                 time.sleep(_POLL_SECONDS)
             else:
                 self._answer(*found)
-        if not self._exchange.is_completed:
-            self._journal.tell("run ended", {})
-            return
-        if self._summed:
+        completed, paused = self._exchange.is_completed, self._exchange.is_paused
+        if self._summed and (completed or paused):
             self._journal.tell("round committed", {"round": self._summed})
-        self._journal.tell("run completed", {})
+        self._journal.tell("run completed" if completed else "run paused" if paused else "run ended", {})
 
     def _look(self) -> None:
         """Update the list of devices, and tell the run if it has changed."""
         if time.monotonic() < self._next_look:
             return
+        if self._rollout is not None:  # by turns: a transport limits how often it is asked for replies
+            self._rollout_next = not self._rollout_next
+            if self._rollout_next:
+                self._rollout.refresh()
+                self._next_look = time.monotonic() + _PRESENCE_SECONDS / 2
+                return
         present = self._fleet.roster.look()
         about = {
             "there": len(present.devices), "online": present.online, "turned_away": dict(present.turned_away)

@@ -101,9 +101,9 @@ class Exchange:
         which = "*" if number is None else f"{number:06d}-*"
         return self.folder.glob(f"{kind}-{self._job}-{which}")
 
-    def close(self, *, completed: bool) -> None:
-        """Mark the job as over: completed, or given up by the run."""
-        self._write(DONE, b"completed" if completed else b"")
+    def close(self, *, completed: bool, paused: bool = False) -> None:
+        """Mark the job as over: completed, or given up by the run; or paused, until the run opens it again."""
+        self._write(DONE, b"completed" if completed else b"paused" if paused else b"")
 
     @property
     def is_done(self) -> bool:
@@ -113,7 +113,18 @@ class Exchange:
     @property
     def is_completed(self) -> bool:
         """Whether all rounds were committed."""
-        return self.is_done and (self.folder / DONE).read_bytes() == b"completed"
+        return self._done() == b"completed"
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the run has left the devices to another job for a while."""
+        return self._done() == b"paused"
+
+    def _done(self) -> bytes | None:
+        try:
+            return (self.folder / DONE).read_bytes()
+        except FileNotFoundError:
+            return None
 
     @property
     def is_over(self) -> bool:

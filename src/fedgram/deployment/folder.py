@@ -1,8 +1,9 @@
 """The folder of a federation: one part for everybody, one for the server only, and one for each device.
 
     federation.toml, ca.crt, app/     for everybody: address, settings, authority, the app that `flwr run` takes
-    server/                           for the server: keys, certificate, admitted devices, logs, status
-    nodes/device-N/                   for a device: its key, the jobs it was sent
+    release.pub                       for everybody: the key that verifies published models
+    server/                           for the server: keys, certificate, admitted devices, releases, logs, status
+    nodes/device-N/                   for a device: its key, its secret, the jobs it was sent, its models
 
 A device on another machine gets only the first part, and creates its key there.
 """
@@ -17,9 +18,12 @@ from typing import Annotated
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.settings import AtLeastOne, Between, Positive, Settings, Share, setting
 from fedgram.core.toml_config import read_config, to_toml
+from fedgram.deployment.arms import ArmShares
 from fedgram.deployment.flower.internals import VERSION
+from fedgram.federated.secure.settings import MAJORITY, VALUE_BITS
 
 CONFIG = "federation.toml"
+MASKED_WITH = 20  # docs/secure-aggregation.md says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class RoundsConfig(Settings):
 class FederationConfig(Settings):
     """A federation: its name, where its server is, whether connections are encrypted, and how sums are masked.
 
-    `participations` and `pins` are settings of a device, which it enforces against the server.
+    `participations`, `pins`, `dev_share` and `test_share` are settings of a device, which it enforces against the
+    server.
     """
 
     name: str = setting("federation", "Name of the federation.")
@@ -51,12 +56,25 @@ class FederationConfig(Settings):
     port: Annotated[int, Between(1, 65535)] = setting(8765, "Port of the server.")
     tls: bool = setting(True, "Encrypt connections, and admit registered devices only.")
     masked_with: Annotated[int, Between(0, 65536)] = setting(
-        3, "Minimum number of devices whose sum the server may learn; 0 means that it sees every device's update."
+        MASKED_WITH,
+        "Minimum number of devices whose sum the server may learn; 0 means that it sees every device's update.",
+    )
+    neighbours: Annotated[int, Between(1, 65535)] | None = setting(
+        None, "Number of devices with which a device shares masks and secrets in a masked round; by default it grows "
+        "with the logarithm of the cohort.",
+    )  # fmt: skip
+    majority: Annotated[float, Between(0.5, 0.99)] = setting(
+        MAJORITY, "Share of a masked round's devices of which more must sign the same list of survivors."
+    )
+    value_bits: Annotated[int, Between(1, 62)] = setting(
+        VALUE_BITS, "Bits of the largest number that can be masked, without its sign."
     )
     poll: Annotated[float, Between(0.05, 3600)] = setting(1.0, "Polling interval of a device, in seconds.")
     in_memory: bool = setting(True, "Keep messages in memory; a database on disk takes seven times the processor time.")
     metrics_port: Annotated[int, Between(0, 65535)] = setting(0, "Port for Prometheus metrics; 0 means none.")
     participations: AtLeastOne = setting(1, "Maximum number of rounds of a counting job that a device takes part in.")
+    dev_share: Share = setting(0.0, "Share of the devices that only evaluate models for choices: the dev arm.")
+    test_share: Share = setting(0.0, "Share of the devices that only evaluate results: the test arm.")
     pins: tuple[str, ...] | None = setting(
         None,
         "Settings that a job must have, as NAME=DIGEST, such as unigrams.words; a device refuses other jobs. "
@@ -71,6 +89,7 @@ class FederationConfig(Settings):
         if wrong := [pin for pin in self.pins or () if not re.fullmatch(r"[\w.-]+=[0-9a-f]{64}", pin)]:
             raise FedgramError(f"a pin must be NAME=DIGEST, with a SHA-256 digest in hexadecimal, not {wrong[0]!r}")
         check_host(self.host)
+        ArmShares(self.dev_share, self.test_share)
 
 
 def check_host(host: str) -> None:
@@ -104,6 +123,11 @@ class Folder:
     def authority(self) -> Path:
         """The certificate of the authority that signed the server's certificate."""
         return self.path / "ca.crt"
+
+    @property
+    def release_key(self) -> Path:
+        """The public key that verifies published models."""
+        return self.path / "release.pub"
 
     @property
     def address(self) -> str:
@@ -156,7 +180,7 @@ work = ""
 
 def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ...] = ()) -> Folder:
     """Create a federation's folder, with keys and certificates if it uses TLS."""
-    from fedgram.deployment.keys import write_authority, write_server_certificate
+    from fedgram.deployment.keys import write_authority, write_release_key, write_server_certificate
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,30}", config.name):
         raise FedgramError(f"a federation's name may have letters, digits and hyphens only, not {config.name!r}")
@@ -176,6 +200,7 @@ def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ..
         write_authority(folder.server, config.name)
         write_server_certificate(folder.server, config.name, [config.host, *extra_hosts])
         folder.authority.write_bytes((folder.server / "ca.crt").read_bytes())
+    write_release_key(folder.server / "release.key", folder.release_key)
     _write_flower_config(folder)
     (path / CONFIG).write_text(to_toml(config), "utf-8")  # last: it marks the folder as complete
     return folder

@@ -12,12 +12,14 @@ from typing import Any
 
 from fedgram.core.storage import atomic_write
 from fedgram.deployment.waiting import waiting_in_words
+from fedgram.privacy.ledger import LEDGER_FILE, Ledger, ledger_facts, total_in_words
 
 LOG, STATUS = "log.jsonl", "status.json"
 _COUNTED = ("invited", "reports", "late", "bytes_sent", "bytes_received")
 _BY_REASON = ("failed", "refused")
 _TRANSIENT = ("progress", "waiting")  # shown in the status from time to time, and not logged
 _PROGRESS_SECONDS = 1.0
+_KEPT_JOBS = 8
 NO_NOISE = "no noise is added, so ε has no bound"
 
 
@@ -31,7 +33,7 @@ class Journal:
         self._folder, self._shown = folder, 0.0
         folder.mkdir(parents=True, exist_ok=True)
         before = read_status(folder)
-        self._before = before.get("job"), before.get("last_committed", 0)
+        self._committed: dict[str, int] = dict(before.get("committed") or {})  # by job, while it is not completed
         self._status: dict[str, Any] = {
             "task": task, "rounds": rounds or 0, "job": None, "parts": {}, "last_committed": 0,
             "round": 0, "state": "starting", "devices": 0,
@@ -39,6 +41,7 @@ class Journal:
             "rounds_committed": before.get("rounds_committed", 0),
             "rounds_abandoned": before.get("rounds_abandoned", 0),
             "round_seconds": before.get("round_seconds", 0.0), "current": {}, "waiting": {},
+            "committed": self._committed,
         }  # fmt: skip
 
     def tell(self, event: str, about: Mapping[str, Any]) -> None:
@@ -64,8 +67,10 @@ class Journal:
         if event == "round committed":
             status["rounds_committed"] += 1
             status["last_committed"] = about["round"]
+            self._note_committed()
         elif event == "run completed":
             status["last_committed"] = 0
+            self._note_committed()
         status["round"] = about.get("round", status["round"])
         status["devices"] = about.get("devices", status["devices"])
         status["state"] = {"progress": "collecting", "waiting": waiting_in_words(about)}.get(event, event)
@@ -76,9 +81,17 @@ class Journal:
 
     def _begin(self, about: Mapping[str, Any]) -> None:
         """Record the job: its digest, and those of its parts, which devices can pin."""
-        job, last = self._before
-        self._status |= {"job": about.get("job"), "parts": about.get("parts", {})}
-        self._status["last_committed"] = last if job == about.get("job") else 0
+        job = about.get("job")
+        self._status |= {"job": job, "parts": about.get("parts", {})}
+        self._status["last_committed"] = self._committed.get(str(job), 0)
+
+    def _note_committed(self) -> None:
+        """Remember the last round of the job, so that no round counts twice if another job comes between."""
+        job = str(self._status["job"])
+        self._committed.pop(job, None)
+        if last := self._status["last_committed"]:
+            self._committed[job] = last
+        self._status["committed"] = dict(list(self._committed.items())[-_KEPT_JOBS:])
 
     def _add(self, about: Mapping[str, Any]) -> None:
         totals = self._status["totals"]
@@ -105,3 +118,11 @@ def read_status(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return status if isinstance(status, dict) else {}
+
+
+def read_privacy(folder: Path) -> tuple[dict[str, Any], str]:
+    """What the privacy ledger of a server's folder says, and its total in words."""
+    if not (folder / LEDGER_FILE).is_file():
+        return {"epsilon": None, "epsilon_reason": NO_NOISE}, f"none: {NO_NOISE}"
+    facts = ledger_facts(Ledger.open(folder / LEDGER_FILE))
+    return {"epsilon": facts["epsilon"], "privacy": facts}, total_in_words(facts)

@@ -1,4 +1,8 @@
-"""Keys and certificates of a federation: its own authority, the server's certificate, and one key per device."""
+"""Keys and certificates of a federation: its own authority, the server's certificate, and one key per device.
+
+A further key (`release.key`) signs the models that the server publishes; every device has its public part from the
+beginning (`release.pub`). It is an Ed25519 key, whose signatures are the same bytes for the same content.
+"""
 
 import datetime
 import ipaddress
@@ -8,12 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgram.core.errors import InputError
+from fedgram.federated.secure.identity import Identity
 
 _YEARS, _AUTHORITY_YEARS = 2, 10
 _PUBLIC_KEY = "use the key.pub that `fedgram federation join` created"
@@ -98,6 +103,65 @@ def read_private_key(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.Ellipti
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(path, "is not an elliptic-curve key")
     return key, key.public_key()
+
+
+def compressed_key(pem: bytes) -> bytes:
+    """A device's public key in PEM as a compressed point, which names the device in masked rounds."""
+    key = serialization.load_pem_public_key(pem)
+    return key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint)
+
+
+def read_identity(path: Path) -> Identity:
+    """A device's key, for what it signs in masked rounds."""
+    key, _ = read_private_key(path)
+    return Identity(key.private_numbers().private_value)
+
+
+def write_release_key(secret: Path, public: Path) -> None:
+    """Create the key that signs releases of models, and its public part for devices; an existing key is kept."""
+    if secret.is_file():
+        key = _release_key(secret)
+    else:
+        key = ed25519.Ed25519PrivateKey.generate()
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        write_secret(secret, pem)
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )  # fmt: skip
+
+
+def sign(secret: Path, content: bytes) -> bytes:
+    """The signature of some bytes, 64 bytes long."""
+    return _release_key(secret).sign(content)
+
+
+def is_signed(public: Path, content: bytes, signature: bytes) -> bool:
+    """Whether some bytes were signed with the key of which this is the public part."""
+    try:
+        key = serialization.load_pem_public_key(public.read_bytes())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ed25519.Ed25519PublicKey):
+        raise InputError(public, "is not the key of releases", remedy="copy it from the server's folder")
+    try:
+        key.verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _release_key(path: Path) -> ed25519.Ed25519PrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise InputError(path, "is not the key that signs releases", remedy="restore it from a backup")
+    return key
 
 
 def write_secret(path: Path, content: bytes) -> None:

@@ -1,15 +1,17 @@
-"""A masked round: the four steps of secure aggregation, each a request to every device that is left.
+"""A masked round: the five steps of secure aggregation, each a request to every device that is left.
 
     keys      ⌈n·over⌉ devices are invited; the first n to answer form the ring
     shares    sealed secrets are passed on
     masked    the broadcast goes out; masked vectors come in and are added as they come
-    unmasked  as soon as enough shares are there, the masks are removed from the sum
+    confirmed devices sign the list of those whose vectors came in
+    unmasked  against enough signatures devices give shares; with enough of them the masks are removed from the sum
 
 A step ends when all devices have answered, or after its share of the round's deadline. A device that does not answer
 has left the round. The server learns the sum of those that sent a vector, or that there is none. The state machines and
 their messages are those of `federated/secure`. Paper: §7.1.
 """
 
+from fedgram.core.errors import FedgramError
 from fedgram.deployment.attempt import Attempt, sorted_devices
 from fedgram.federated.fleet import AbandonedAttemptError, RoundSum
 from fedgram.federated.secure.server import SecureServer
@@ -17,7 +19,8 @@ from fedgram.federated.secure.settings import AbandonedRoundError, RefusedMessag
 from fedgram.federated.secure.vectors import round_digest, total_from_sum, vector_length
 from fedgram.federated.validation import RefusedUpdateError
 
-STEPS = {"keys": 0.15, "shares": 0.15, "masked": 0.5, "unmasked": 0.2}  # with their shares of the deadline
+# with their shares of the deadline
+STEPS = {"keys": 0.15, "shares": 0.15, "masked": 0.45, "confirmed": 0.1, "unmasked": 0.15}
 
 
 class MaskedRound:
@@ -27,8 +30,11 @@ class MaskedRound:
         call, job = attempt.call, attempt.job
         assert call.masking is not None
         self._attempt, self._tally = attempt, attempt.tally
+        if attempt.admitted is None:
+            raise FedgramError("a masked round needs the list of admitted keys; admit devices with `federation admit`")
         about = round_digest(job.digest, call.number, attempt.shared["broadcast_digest"].decode())
-        self._server = SecureServer(call.masking, vector_length(job.task.size), about=about, minimum=call.plan.minimum)
+        length = vector_length(job.task.size)
+        self._server = SecureServer(call.masking, length, attempt.admitted, about=about, minimum=call.plan.minimum)
 
     def collect(self) -> RoundSum:
         """The round's sum; raises `AbandonedAttemptError` if there is none."""
@@ -65,7 +71,7 @@ class MaskedRound:
             attempt.on_progress(self._tally)
             if len(waiting) == before:
                 attempt.sleep(attempt.timeouts.poll)
-        if step != "unmasked" and not self._is_done(step, answered):
+        if step not in ("confirmed", "unmasked") and not self._is_done(step, answered):
             self._tally.late += len(waiting)
 
     def _is_done(self, step: str, answered: int) -> bool:

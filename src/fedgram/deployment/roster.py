@@ -19,8 +19,18 @@ _SILENT, _EXPIRED = 10, 20  # times as long until a silent node is sent it again
 NAME = "device-"
 
 
+def device_number(content: bytes) -> int:
+    """The number of a device as it was sent; `MAX_DEVICES` if it is none."""
+    return int(content) if content.isdigit() and len(content) < 15 else MAX_DEVICES
+
+
+def may_speak_for(device: int, name: str) -> bool:
+    """Whether a node that is registered under a name may speak for a device."""
+    return device < MAX_DEVICES and (not name.startswith(NAME) or name == f"{NAME}{device}")
+
+
 class Roster:
-    """The devices of one job."""
+    """The devices of one job; `on_model` is told which version of a published model each of them has."""
 
     def __init__(
         self, transport: Transport, job: bytes, *, clock: Callable[[], float] = time.monotonic,
@@ -32,7 +42,9 @@ class Roster:
         self._not_before: dict[int, float] = {}
         self._names: dict[int, str] = {}
         self._heard: set[int] = set()
+        self.admitted: Callable[[], bytes] = bytes  # the signed list of admitted keys, which goes with the job
         self.turned_away: Counter[str] = Counter()
+        self.on_model: Callable[[int, bytes], object] = lambda *_: None
 
     def present(self) -> dict[int, int]:
         """The node of each device that can be invited now."""
@@ -62,6 +74,8 @@ class Roster:
         if not nodes:
             return
         job, expired = {"job": self._job}, _EXPIRED * _RETRY_SECONDS
+        if admitted := self.admitted():
+            job["admitted"] = admitted
         names = self._transport.send([Request(node, "join", {}, job) for node in nodes], seconds=expired)
         for node, name in zip(nodes, names, strict=True):
             self._not_before[node] = now + _SILENT * _RETRY_SECONDS
@@ -72,13 +86,15 @@ class Roster:
         content = reply.content or {}
         ready, number = content.get("ready", b"failed"), content.get("device", b"")
         self._not_before[node] = self._clock() + _RETRY_SECONDS
-        device = int(number) if number.isdigit() and len(number) < 15 else MAX_DEVICES
+        device = device_number(number)
         self._heard.add(device)
+        name = self._names.get(node, "")
+        if may_speak_for(device, name):
+            self.on_model(device, content.get("model", b""))
         if ready != b"yes":
             self.turned_away["not ready" if "device" in content else "failed"] += 1
             return
-        name = self._names.get(node, "")
-        if device >= MAX_DEVICES or (name.startswith(NAME) and name != f"{NAME}{device}"):
+        if not may_speak_for(device, name):
             self.turned_away["speaks for another device"] += 1
         elif self._device.get(node) == device:
             return  # it was sent the job twice

@@ -6,7 +6,7 @@ there. A failure that the ServerApp writes to the folder ends the run.
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,13 @@ class ServedFleet:
         self, folder: Folder | None, work: Path, job: Job[Any], timeouts: Timeouts, away: float = 600.0
     ) -> None:
         self._job, self._timeouts, self._exchange = job, timeouts, Exchange(work)
+        self._at_work, self._rounds = ExitStack(), None
         self._journal = str(folder.server) if folder is not None else ""
         self._server_app: ServerAppRuns = (
             RemoteServerApp(self._exchange, away) if folder is None else LocalServerApp(folder, self._exchange, away)
         )
+
+    _rounds: int | None
 
     @contextmanager
     def working(self, rounds: int | None) -> Iterator["ServedFleet"]:
@@ -45,15 +48,35 @@ class ServedFleet:
         If this process fails, the run on the server ends. If this process is killed, the next one resumes the run, or
         stops it if it works in another folder.
         """
+        self._rounds = rounds
+        with self._at_work:
+            self._at_work.enter_context(self._serving())
+            yield self
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Leave the devices to another job between two rounds of this one."""
+        self._resting = True
+        self._at_work.close()
+        self._resting = False
+        try:
+            yield
+        finally:
+            self._at_work.enter_context(self._serving())
+
+    _resting = False
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
         with self._server_app.working():
-            self._exchange.open(ServeOptions(self._timeouts, self._journal, rounds), self._job)
+            self._exchange.open(ServeOptions(self._timeouts, self._journal, self._rounds), self._job)
             try:
-                yield self
+                yield
             except Exception:
                 with suppress(OSError):
                     self._exchange.close(completed=False)
                 raise
-            self._exchange.close(completed=True)
+            self._exchange.close(completed=not self._resting, paused=self._resting)
             self._server_app.wait_for_end()
 
     def devices(self, wanted: int, spent: LongArray) -> LongArray:

@@ -65,6 +65,7 @@ class LocalServerApp:
     def working(self) -> Iterator[None]:
         """Lock the federation; if the command is interrupted, the run is stopped."""
         with locked(self._folder.server, taken=_taken(self._folder)):
+            self._run, self._alone, self._unanswered, self._next = None, False, 0, 0.0
             try:
                 yield
             except (KeyboardInterrupt, SystemExit):

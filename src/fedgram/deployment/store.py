@@ -1,14 +1,14 @@
 """A device's text, in an SQLite file of its own, with its number in the federation.
 
-    about(key, value)      format, and the device's number
-    message(seq, text)     what was typed, in order
+    about(key, value)            format, and the device's number
+    message(seq, text, time)     what was typed, in order, and when, in seconds since 1970; the time may be left out
 
 The file is only read here, and only updates computed from it leave the device. The device's number takes the place of
 the client's index in a simulation: cohorts and the device's random numbers are drawn with it.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,8 @@ from fedgram.text.messages import messages_by_user
 from fedgram.text.population import ClientDataset, Population, population_from_messages
 
 _FORMAT = "fedgram device 1"
-_TABLES = (
-    "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT); CREATE TABLE message (seq INTEGER PRIMARY KEY, text TEXT)"
-)
+_ABOUT = "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT)"
+_MESSAGES, _TIMED = (f"CREATE TABLE message (seq INTEGER PRIMARY KEY, text TEXT{more})" for more in ("", ", time REAL"))
 MAX_DEVICES = 2**40
 
 
@@ -36,17 +35,38 @@ class DeviceStore:
 
     def population(self) -> Population:
         """The text, normalised, as a population of one user; values that are not text are left out."""
-        texts = [text for (text,) in self._ask("SELECT text FROM message ORDER BY seq") if isinstance(text, str)]
+        return self._population("SELECT text FROM message ORDER BY seq")
+
+    def typed(self, after: int, upto: int, since: float) -> Population:
+        """The messages whose number is above `after` and at most `upto`, and which were typed at `since` or later.
+
+        In a store without times, all messages with such numbers.
+        """
+        timed = " AND time >= ?" if self.has_times() else ""
+        query = f"SELECT text FROM message WHERE seq > ? AND seq <= ?{timed} ORDER BY seq"
+        return self._population(query, (after, upto, since) if timed else (after, upto))
+
+    def _population(self, query: str, values: Sequence[float] = ()) -> Population:
+        texts = [text for (text,) in self._ask(query, values) if isinstance(text, str)]
         return population_from_messages([(str(self.number), text, "train") for text in texts])
 
     def messages(self) -> int:
         """The number of messages."""
         return int(self._ask("SELECT count(*) FROM message")[0][0])
 
-    def _ask(self, query: str) -> list[tuple[Any, ...]]:
+    def last(self) -> int:
+        """The number of the last message; 0 if there is none."""
+        return int(self._ask("SELECT coalesce(max(seq), 0) FROM message")[0][0])
+
+    def has_times(self) -> bool:
+        """Whether all messages have the times at which they were typed."""
+        columns = {name for _, name, *_ in self._ask("PRAGMA table_info(message)")}
+        return "time" in columns and not self._ask("SELECT 1 FROM message WHERE time IS NULL LIMIT 1")
+
+    def _ask(self, query: str, values: Sequence[float] = ()) -> list[tuple[Any, ...]]:
         try:
             with closing(_connect(self.path)) as store:
-                return store.execute(query).fetchall()
+                return store.execute(query, values).fetchall()
         except sqlite3.Error:  # its message may quote text
             raise InputError(self.path, "is damaged", remedy="restore it, or create it again") from None
 
@@ -60,12 +80,16 @@ def device_data(own: Population, number: int, codes: IntArray | Ragged) -> Clien
     return ClientDataset(str(number), Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64)))
 
 
-def write_store(path: str | Path, number: int, texts: Iterable[str]) -> int:
-    """Write a device's store; returns the number of messages."""
+def write_store(path: str | Path, number: int, texts: Iterable[str], times: Iterable[float] | None = None) -> int:
+    """Write a device's store, with the time of each message if it is known; returns the number of messages."""
     with closing(sqlite3.connect(":memory:")) as store:
-        store.executescript(_TABLES)
+        store.executescript(f"{_ABOUT}; {_MESSAGES if times is None else _TIMED}")
         store.executemany("INSERT INTO about VALUES (?, ?)", [("format", _FORMAT), ("device", str(number))])
-        count = store.executemany("INSERT INTO message (text) VALUES (?)", ((text,) for text in texts)).rowcount
+        if times is None:
+            count = store.executemany("INSERT INTO message (text) VALUES (?)", ((text,) for text in texts)).rowcount
+        else:
+            rows = zip(texts, times, strict=True)
+            count = store.executemany("INSERT INTO message (text, time) VALUES (?, ?)", rows).rowcount
         store.commit()
         with atomic_write(path) as file:
             file.write(store.serialize())

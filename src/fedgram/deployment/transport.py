@@ -15,7 +15,7 @@ Content = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A message to a node: an action (`join`, `report`, `secure`), and what the node needs for it.
+    """A message to a node: an action (`join`, `report`, `secure`, `release`), and what the node needs for it.
 
     `shared` is what all requests of a round have in common: one object for all of them, so that it is stored once.
     """

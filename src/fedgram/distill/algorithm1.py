@@ -25,13 +25,18 @@ from fedgram.distill.sample_approx import Fit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Approximations:
-    """The four models of one network, and how the three that were fitted fit."""
+    """The four models of one network, and how the three that were fitted fit.
+
+    `wide` is the uncased model on all n-grams that were counted, before any budget; devices can choose among them
+    (`distill/refit`).
+    """
 
     external: NGramModel
     inferred: NGramModel
     merged: NGramModel
     refitted: NGramModel
     fits: Mapping[str, Fit]
+    wide: NGramModel | None = None
 
     def by_letter(self) -> dict[str, NGramModel]:
         """A_e, A_i, A_m, A_r."""

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,6 +102,7 @@ def distill(
     inferred: NGramModel | None = None,
     budget: Budget | None = None,
     pieces: WordPieces | None = None,
+    room: float = 1.0,
     seed: int = 0,
     running: Running | None = None,
     **settings: Any,
@@ -116,6 +117,8 @@ def distill(
         inferred: A cased model in place of the inferred topology.
         budget: The size limit of every model.
         pieces: The word pieces of a source that does not carry them.
+        room: With more than 1, the result has a `wide` model too, on a topology inferred with so many times the
+            n-grams of the budget.
         seed: Of the samples.
         running: Threads, processes, checkpoints and progress.
     """
@@ -123,33 +126,40 @@ def distill(
     running, budget = running or Running(), budget or Budget()
     model, external = as_source(source, running.compute), budget.within(normalized(external))
     nn2wfa, inferred = prepare_nn2wfa(
-        model, external, options, inferred=inferred, budget=budget, pieces=pieces_of(model, pieces), seed=seed,
-        running=running,
+        model, external, options, inferred=inferred, budget=budget, pieces=pieces_of(model, pieces), room=room,
+        seed=seed, running=running,
     )  # fmt: skip
-    return generate(nn2wfa, external, inferred, budget)
+    models = generate(nn2wfa, external, inferred, budget)
+    return replace(models, wide=nn2wfa.widest()) if room > 1 else models
 
 
 def prepare_nn2wfa(
     source: SourceModel, external: NGramModel, options: DistillationOptions, *, inferred: NGramModel | None,
-    budget: Budget, pieces: WordPieces | None, seed: int, running: Running, rules: bool = True,
+    budget: Budget, pieces: WordPieces | None, seed: int, running: Running, room: float = 1.0, rules: bool = True,
 ) -> tuple[NN2WFA, NGramModel]:  # fmt: skip
-    """NN2WFA of a source, which counts when it is first used, and the inferred topology; `rules`: see `Capitalizer`."""
+    """NN2WFA of a source, which counts when it is first used, and the inferred topology; `rules`: see `Capitalizer`.
+
+    With `room`, so many times the n-grams of an inferred topology are counted.
+    """
     capitalizer, of_pieces = Capitalizer(external, rules=rules), pieces is not None or isinstance(source, SpellsItself)
+    topologies = [external]
     if inferred is None:
         kept = running.folder / "inferred.ngram" if running.folder else None
         if kept is None or not kept.exists():
             running.begin("Inferring a topology")
-            inference = _inference(options, budget.max_ngrams, running)
+            inference = _inference(options, int(room * budget.max_ngrams), running)
             inferred = _infer(source, pieces, inference, seed=seed, capitalizer=capitalizer)
             if kept:
                 write_ngram(inferred, kept)
         if kept:
             inferred = read_ngram(kept)
         assert inferred is not None
+        topologies.append(inferred)
+        inferred = prune_to_size(inferred, budget.max_ngrams)
+    topologies.append(inferred)
     counting: dict[str, Any] = {
         "samples": options.samples, "seed": seed, "options": running.counting(source, options.samples)
     }  # fmt: skip
-    topologies = [external, inferred]
     if not of_pieces and not options.uncased_first:
         return WordNN2WFA(source, capitalizer, topologies, **counting), inferred
     kind, capitals = PieceNN2WFA if of_pieces else UncasedWordNN2WFA, options.capital_samples

@@ -25,6 +25,7 @@ from fedgram.automata.approximate import adopt_topology
 from fedgram.automata.build import lowercase_topology, union_topology
 from fedgram.automata.compose import compose, with_unknown_as_unigram
 from fedgram.automata.counting import TopologyCounts, fold_counts, image_states
+from fedgram.automata.lowercase import lowercase_model
 from fedgram.automata.model import NGramModel
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.topology import Topology, find_arc
@@ -62,6 +63,9 @@ class NN2WFA(Protocol):
 
     def __call__(self, topology: NGramModel) -> Fit:
         """The model; the n-grams of `topology` are cased."""
+
+    def widest(self) -> NGramModel:
+        """The uncased model on the union of all topologies."""
 
 
 class Counts:
@@ -121,6 +125,10 @@ class WordNN2WFA:
         """CapSampleApprox on one topology."""
         return fit(self.counts.on(cased_topology(topology, self.source, self.casing)), self.casing.vocabulary)
 
+    def widest(self) -> NGramModel:
+        """The model on the union, without its capitals."""
+        return lowercase_model(fit(self.counts.counts, self.casing.vocabulary).model)
+
 
 class PieceNN2WFA:
     """NN2WFA_P: the same by a network of word pieces, counted once on M ∘ the union of all lower-cased topologies."""
@@ -170,6 +178,10 @@ class PieceNN2WFA:
         """A_W^u: the uncased word model on the lower-cased topology."""
         T = self._word_topology(*lowercase_topology(topology.topology, topology.vocabulary))
         return fit(self.counts.on(T), self.words)
+
+    def widest(self) -> NGramModel:
+        """The model on the union."""
+        return fit(self.counts.counts, self.words).model
 
     def __call__(self, topology: NGramModel) -> Fit:
         """CapSampleApprox(A_W^u, topology, A_W)."""

@@ -62,8 +62,12 @@ class Comparison:
         cased: bool,
         baseline: str | None,
         seed: int,
+        users: int | None = None,
     ) -> "Comparison":
-        """Compare evaluations over the same users, with the same 𝒱."""
+        """Compare evaluations over the same users, with the same 𝒱.
+
+        The evaluations may be of groups of users; then `users` is the number of users in all groups.
+        """
         if options.experiment and baseline is None:
             raise FedgramError("an experiment needs a baseline to compare with")
         first, old = next(iter(evaluations.values())), evaluations[baseline] if baseline is not None else None
@@ -74,8 +78,8 @@ class Comparison:
         if options.experiment and old is not None:
             others = {name: e for name, e in evaluations.items() if e is not old}
             experiment = summarize_experiment(old, others, seed=seed, buckets=options.buckets)
-        outside = 100.0 * first.outside / first.words
-        return cls(len(first.client_ids), first.words, len(shared), outside, cased, baseline, models, experiment)
+        outside, users = 100.0 * first.outside / first.words, len(first.client_ids) if users is None else users
+        return cls(users, first.words, len(shared), outside, cased, baseline, models, experiment)
 
     def rows(self, gap: str = " ± ") -> list[list[str]]:
         """The table, row by row: names, and figures with half of their 95 % intervals."""
@@ -154,11 +158,7 @@ def evaluate(
         seed: Of the experiment's arms.
         begin: Progress callback.
     """
-    options, named = chosen(EvaluationOptions, options, settings), _named(models)
-    name = None
-    if baseline is not None:
-        name = str(baseline) if isinstance(baseline, str | Path) else "baseline"
-        named = {name: baseline} | {other: model for other, model in named.items() if model is not baseline}
+    options, (named, name) = chosen(EvaluationOptions, options, settings), named_models(models, baseline)
     loaded, evaluations = {}, dict[str, Evaluation]()
     for each, model in named.items():
         begin(f"Reading {each}")
@@ -179,6 +179,17 @@ def shared_words(vocabularies: Iterable[Vocabulary], *, cased: bool) -> frozense
     if not shared:
         raise FedgramError("the models have no word in common; compare models of one language")
     return shared
+
+
+def named_models(
+    models: Any, baseline: "Model | Predictor | None"
+) -> "tuple[dict[str, Model | Predictor], str | None]":
+    """Models by their names, the baseline first, and the baseline's name."""
+    named = _named(models)
+    if baseline is None:
+        return named, None
+    name = str(baseline) if isinstance(baseline, str | Path) else "baseline"
+    return {name: baseline} | {other: model for other, model in named.items() if model is not baseline}, name
 
 
 def _named(models: Any) -> "dict[str, Model | Predictor]":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram.core.arrays import LongArray
+from fedgram.core.arrays import FloatArray, LongArray, sum_by
 from fedgram.core.errors import FedgramError
 from fedgram.evaluate.accuracy import accuracy
 from fedgram.evaluate.keystrokes import keystroke_savings
@@ -55,7 +55,7 @@ def evaluate_model(
     shared: Set[str] | None = None,
     on_users: Callable[[int], object] = lambda _: None,
 ) -> Evaluation:
-    """Evaluate a model on these users.
+    """Evaluate a model on these users, who must have typed some words.
 
     Args:
         predictor: The model.
@@ -66,15 +66,20 @@ def evaluate_model(
         on_users: Progress callback.
     """
     reader = TypedTextReader(population, predictor.forms, shared)
-    parts: dict[str, list[Measure]] = {name: [] for name in MEASURES}
-    outside = 0
+    parts, outside = [], 0
     for text in reader.chunks(clients):
-        judgement = predictor.judge(text)
-        outside += int((text.is_word & ~text.in_shared).sum())
-        for name, measure in MEASURES.items():
-            parts[name].append(measure(text, judgement))
+        measures, others = measure_text(predictor, text)
+        parts.append(measures)
+        outside += int(others.sum())
         on_users(text.users)
-    if not any(np.any(part.count) for part in parts["top1"]):
+    if not any(np.any(part["top1"].count) for part in parts):
         raise FedgramError("these users typed no words; choose another split or population")
     ids = tuple(population.client_ids[c] for c in clients.tolist())
-    return Evaluation(ids, {name: Measure.join(of_chunks) for name, of_chunks in parts.items()}, outside)
+    return Evaluation(ids, {name: Measure.join([part[name] for part in parts]) for name in MEASURES}, outside)
+
+
+def measure_text(predictor: Predictor, text: TypedText) -> tuple[Mapping[str, Measure], FloatArray]:
+    """Every measure by name, and the number of typed words outside 𝒱, per user."""
+    judgement = predictor.judge(text)
+    outside = sum_by(text.user, (text.is_word & ~text.in_shared).astype(float), text.users)
+    return {name: measure(text, judgement) for name, measure in MEASURES.items()}, outside

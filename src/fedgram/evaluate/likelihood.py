@@ -13,6 +13,9 @@ no probability costs −log p = 99 nats.
 
 In uncased evaluation, p is the probability of the uncased word, the sum over its cased variants: a cased model is not
 penalised for predicting capitals. The history stays as it was typed.
+
+A user's sum of nats is rounded to a multiple of `GRID`. So sums over users are exact in any order, and devices that
+send their own sums in fixed point give the same figures as an evaluation of the same users in one place.
 """
 
 import numpy as np
@@ -23,6 +26,8 @@ from fedgram.evaluate.measure import Measure
 from fedgram.evaluate.predictor import Judgement
 from fedgram.evaluate.typed_text import TypedText
 
+GRID = 2.0**-24  # nats
+
 
 def perplexity(text: TypedText, judgement: Judgement) -> Measure:
     """The exponential of the mean −log p per word of 𝒱 and sentence end, per user."""
@@ -31,7 +36,7 @@ def perplexity(text: TypedText, judgement: Judgement) -> Measure:
     nats -= sum_by(text.sentence_user[ended], judgement.end_log_prob[ended], text.users)
     symbols = sum_by(text.user, text.in_shared.astype(float), text.users)
     symbols += sum_by(text.sentence_user, ended.astype(float), text.users)
-    return Measure(nats, symbols, exponential=True)
+    return Measure(_on_grid(nats), symbols, exponential=True)
 
 
 def sentence_log_likelihood(text: TypedText, judgement: Judgement, *, with_oov: bool) -> Measure:
@@ -39,8 +44,12 @@ def sentence_log_likelihood(text: TypedText, judgement: Judgement, *, with_oov: 
     log_prob = np.where(text.in_shared, np.maximum(judgement.log_prob, MIN_LOG), judgement.log_prob)
     scored = np.isfinite(log_prob) if with_oov else text.in_shared
     sentences = np.bincount(text.sentence_user, minlength=text.users).astype(float)
-    return Measure(_sums(text, log_prob, scored), sentences)
+    return Measure(_on_grid(_sums(text, log_prob, scored)), sentences)
 
 
 def _sums(text: TypedText, log_prob: FloatArray, scored: BoolArray) -> FloatArray:
     return sum_by(text.user[scored], log_prob[scored], text.users)
+
+
+def _on_grid(nats: FloatArray) -> FloatArray:
+    return np.rint(nats / GRID) * GRID

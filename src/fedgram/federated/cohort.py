@@ -1,7 +1,8 @@
 """Who takes part in a round: more devices are invited than needed, and the first to report count.
 
 The order in which devices are invited depends on the seed, the round and the attempt alone, so that a simulation and a
-real federation with the same devices invite the same ones.
+real federation with the same devices invite the same ones. With Poisson sampling (`PoissonCohorts`), every device joins
+a round independently of the others, and all that join are invited.
 """
 
 from dataclasses import dataclass
@@ -61,6 +62,31 @@ class RoundPlan:
     def invited(self) -> int:
         """Devices invited at first."""
         return ceil(self.devices * self.over_selection)
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonCohorts:
+    """Cohorts that every device joins independently with the same probability, so that their size varies.
+
+    Differential privacy counts on nobody knowing who joined, so the seed must be secret.
+    """
+
+    probability: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise FedgramError(f"the sampling probability must lie in (0, 1], not {self.probability}")
+
+    def draw(self, devices: LongArray, *, round_number: int, attempt: int = 0) -> LongArray:
+        """The devices that join a round."""
+        known = np.sort(devices)
+        joins = stream(self.seed, "poisson cohort", round_number, attempt).random(len(known)) < self.probability
+        cohort: LongArray = known[joins]
+        return cohort
+
+    def __repr__(self) -> str:
+        return f"PoissonCohorts({self.probability:g})"
 
 
 def draw_order(devices: LongArray, *, seed: int, round_number: int, attempt: int = 0) -> LongArray:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedgram.core.errors import FedgramError, InputError
+import numpy as np
+
+from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
 from fedgram.core.settings import AtLeastOne, Between, Limit, chosen, setting
 from fedgram.federated.cohort import CohortOptions
@@ -15,10 +18,16 @@ from fedgram.federated.job import Job
 from fedgram.federated.rounds import Progress
 from fedgram.federated.run_task import by_round, run_job
 from fedgram.federated.unigram_collection import UnigramTask
-from fedgram.text.normalize import uncase
+from fedgram.federated.whitelist import as_whitelist
+from fedgram.privacy.ledger import Ledger
+from fedgram.privacy.noise import gaussian_noise
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.population import Users
 from fedgram.text.unigrams import UnigramCounts
-from fedgram.text.vocabulary import SPECIAL, Vocabulary, read_vocabulary
+from fedgram.text.vocabulary import SPECIAL, Vocabulary
+
+_OPERATION = "unigrams"  # its name in a ledger
+_VISIBLE = 3.0  # standard deviations of noise, below which a word counts as not typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +43,12 @@ class UnigramOptions(CohortOptions):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectedUnigrams(UnigramCounts):
-    """Word frequencies, how they converged round by round, and what happened in the rounds."""
+    """Word frequencies, how they converged round by round, and what happened in the rounds.
 
-    convergence: Convergence
+    With noise, only the sums of all rounds together are known, and no convergence.
+    """
+
+    convergence: Convergence | None
     progress: Progress
 
     def __repr__(self) -> str:
@@ -49,8 +61,10 @@ def collect_unigrams(
     whitelist: Vocabulary | Iterable[str] | str | Path,
     options: UnigramOptions | None = None,
     *,
+    privacy: PrivacyOptions | None = None,
     seed: int = 0,
     folder: Path | None = None,
+    ledger: Ledger | None = None,
     begin: Begin = silent,
     **settings: Any,
 ) -> CollectedUnigrams:
@@ -60,12 +74,16 @@ def collect_unigrams(
         users: The users whose devices count, such as `population.train`.
         whitelist: The words to count, in lower case: a vocabulary, some words, or a file with one word per line.
         options: How to collect; its fields may be given as keywords instead.
+        privacy: With `dp`, every device counts once, within a limit on the norm of its counts, and the sum gets noise.
         seed: Of the cohorts.
         folder: For checkpoints; an interrupted collection resumes from there.
+        ledger: Where privacy spent on these users is recorded, and their budget; used if there is noise.
         begin: Progress callback.
     """
     options = chosen(UnigramOptions, options, settings)
-    devices, words = as_devices(users), _whitelist(whitelist)
+    devices, words = as_devices(users), as_whitelist(whitelist)
+    if privacy is not None and privacy.is_dp:
+        return _with_noise(devices, words, options, privacy, seed, folder, ledger or Ledger(), begin)
     task = UnigramTask(words, clip=options.clip)
     job = Job(task, seed, devices.participations(options.participations or None))
     advance = begin(f"Collecting unigrams, λ = {options.clip:g}", options.rounds)
@@ -79,13 +97,33 @@ def collect_unigrams(
     )  # fmt: skip
 
 
-def _whitelist(given: Vocabulary | Iterable[str] | str | Path) -> Vocabulary:
-    if isinstance(given, str | Path):
-        words = read_vocabulary(given)
-    else:
-        words = given if isinstance(given, Vocabulary) else Vocabulary.of(given)
-    if capitals := sum(uncase(word) != word for word in words.words):
-        place = given if isinstance(given, str | Path) else "whitelist"
-        remedy = "write the whitelist in lower case: devices count uncased words"
-        raise InputError(place, f"{capitals} words are not in lower case", remedy=remedy)
-    return words
+def _with_noise(
+    devices: Devices, words: Vocabulary, options: UnigramOptions, privacy: PrivacyOptions, seed: int,
+    folder: Path | None, ledger: Ledger, begin: Begin,
+) -> CollectedUnigrams:  # fmt: skip
+    """One pass over all devices. The noise is added once, to the sum of all rounds, which alone is released."""
+    population = privacy.simulated or devices.count
+    if population is None:
+        raise FedgramError("noise needs the number of devices, which is not known; name it with --simulated")
+    task = UnigramTask(words, clip=options.clip, norm=max(sqrt(population), 1.0))
+    job = Job(task, seed, participations=1)
+    stands_for, randomness, run_name = privacy.stands_for(devices.count), privacy.randomness, job.digest[:16]
+    ledger.plan(_OPERATION, privacy.event, run=run_name, generator=randomness.name, stands_for=stands_for)
+    ledger.spend(_OPERATION, 1, run=run_name)
+    advance = begin("Collecting unigrams with noise", devices.count, unit="devices")
+    run = run_job(
+        job, devices, options, rounds=None, folder=folder,
+        tell=lambda event, about: advance(about["reports"]) if event == "round summed" else None,
+    )  # fmt: skip
+    exact = task.counts(run.state)
+    most = task.bounds.norms[-1].most(len(words), 1.0, task.bits)
+    deviation = privacy.event.multiplier * most / stands_for
+    noise = gaussian_noise(len(words), deviation * 2.0**task.bits, randomness, _OPERATION)
+    noisy = exact.weight + np.ldexp(noise.astype(np.float64), -task.bits)
+    weight = np.where(noisy > _VISIBLE * deviation, noisy, 0.0)
+    if not weight.any():
+        raise FedgramError(
+            f"the noise hides all words (its standard deviation is {deviation:,.0f} occurrences); use a larger "
+            "population, a larger epsilon, or another protection"
+        )
+    return CollectedUnigrams(words, weight, exact.clients, exact.rounds, exact.clip, None, run.progress)

@@ -1,4 +1,4 @@
-"""A job: a task by its name, its settings, its seed, and how often one device may take part; as bytes, and back.
+"""A job: a task by its name, its settings, its seed, and when one device may take part; as bytes, and back.
 
 A device is sent a job once and keeps it under its digest. Tasks are found by name: those of this package below, and
 those that other packages register as entry points:
@@ -21,13 +21,17 @@ from fedgram.core.storage import Artefact, Record, artefact_from_bytes, artefact
 from fedgram.federated.fleet import Fleet
 from fedgram.federated.task import FederatedTask, State
 
-KIND, VERSION = "federated-job", 2
+KIND, VERSION = "federated-job", 3
 ENTRY_POINTS = "fedgram.tasks"
 _OWN = {
     "unigrams": "fedgram.federated.unigram_collection:UnigramTask",
     "fedavg": "fedgram.training.fedavg_task:FederatedAveraging",
     "pairs": "fedgram.distill.refit.pair_sketch:PairCollection",
     "ngrams": "fedgram.distill.refit.ngram_collection:NGramCollection",
+    "clipped-ngrams": "fedgram.distill.refit.clipped_ngrams:ClippedNGrams",
+    "discovery": "fedgram.federated.discovery.prefix_level:PrefixLevel",
+    "evaluation": "fedgram.evaluate.scoring_task:ScoringTask",
+    "live": "fedgram.deployment.live_task:LiveTask",
 }
 
 
@@ -55,22 +59,33 @@ def find_task(name: str) -> type[FederatedTask[Any]]:
 
 @dataclass(frozen=True, eq=False)
 class Job(Generic[State]):
-    """A task to be run: with a seed, and at most `participations` rounds for one device (None: no limit)."""
+    """A task to be run: with a seed, and at most `participations` rounds for one device (None: no limit).
+
+    From one round of a device to its next there are at least `min_separation` rounds; 1 allows every round.
+    """
 
     task: FederatedTask[State]
     seed: int
     participations: int | None = None
+    min_separation: int = 1
 
     def __post_init__(self) -> None:
         if self.participations is not None and self.participations < 1:
             raise FedgramError(f"a device must be allowed to take part at least once, not {self.participations} times")
+        if self.min_separation < 1:
+            raise FedgramError(f"the minimum separation of rounds must be at least 1, not {self.min_separation}")
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a device may not take part in every round."""
+        return self.participations is not None or self.min_separation > 1
 
     @cached_property
     def content(self) -> bytes:
         """The job as bytes."""
         settings = self.task.settings()
-        about = {"task": self.task.name, "seed": self.seed, "participations": self.participations}
-        fields = {**about, "settings": dict(settings.fields)}
+        limits = {"participations": self.participations, "min_separation": self.min_separation}
+        fields = {"task": self.task.name, "seed": self.seed, **limits, "settings": dict(settings.fields)}
         return artefact_to_bytes(Artefact(KIND, VERSION, fields, settings.arrays))
 
     @cached_property
@@ -80,8 +95,14 @@ class Job(Generic[State]):
 
     @cached_property
     def question(self) -> str:
-        """A digest of what devices are asked: the task and its settings, without seed, limit and encoding."""
-        return hashlib.sha256(json.dumps([self.task.name, self.parts()], sort_keys=True).encode()).hexdigest()
+        """A digest of what devices are asked: the task and its settings, without seed, limit and encoding.
+
+        A task may list settings in `adaptive` that the server chooses from earlier sums. They are left out, so that a
+        device does not answer again because they have changed.
+        """
+        left_out = {f"{self.task.name}.{name}" for name in getattr(self.task, "adaptive", ())}
+        asked = {name: digest for name, digest in self.parts().items() if name not in left_out}
+        return hashlib.sha256(json.dumps([self.task.name, asked], sort_keys=True).encode()).hexdigest()
 
     def parts(self) -> dict[str, str]:
         """The digest of each of the task's settings, as `TASK.SETTING`; devices can pin them."""
@@ -102,9 +123,11 @@ def job_from_bytes(data: bytes) -> Job[Any]:
     """The job of some bytes, checked."""
     artefact = artefact_from_bytes(data, "job", kind=KIND, version=VERSION)
     try:
-        name, seed, most, settings = (artefact.fields[k] for k in ("task", "seed", "participations", "settings"))
+        name, seed, most, apart, settings = (
+            artefact.fields[k] for k in ("task", "seed", "participations", "min_separation", "settings")
+        )
         task = find_task(str(name)).from_settings(Record(settings, artefact.arrays))
-        job = Job(task, int(seed), None if most is None else int(most))
+        job = Job(task, int(seed), None if most is None else int(most), int(apart))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         raise InvariantError(f"a job lacks a part, or holds one of another kind ({type(error).__name__})") from None
     job.__dict__["content"] = data  # its name is that of the bytes it came as, however the task writes its settings

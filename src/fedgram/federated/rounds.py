@@ -4,8 +4,8 @@
 
 A round is committed as a whole or leaves no trace: its sum exists only in memory until the state after it is in a
 checkpoint. A round with too few reports is abandoned and tried again with another draw. A device that has taken part as
-often as the job allows is not invited again; a refused update counts as taking part. A run ends after its rounds, when
-its `Watch` says so, or when no device is left to invite.
+often as the job allows is not invited again, nor is one whose last round is too near; a refused update counts as taking
+part. A run ends after its rounds, when its `Watch` says so, or when no device is left to invite.
 Paper: §3.1, §7.1; Bonawitz et al. 2019.
 """
 
@@ -27,7 +27,7 @@ from fedgram.federated.fleet import AbandonedAttemptError, Fleet, RoundCall, Rou
 from fedgram.federated.job import Job
 from fedgram.federated.mechanism import Exact, Mechanism
 from fedgram.federated.secure.settings import SecureSettings
-from fedgram.federated.task import State
+from fedgram.federated.task import State, Total
 from fedgram.federated.watch import Unwatched, Watch
 
 Tell = Callable[[str, Mapping[str, Any]], object]
@@ -80,24 +80,32 @@ class Checkpointing:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """The progress of a run: rounds committed, what happened in them, and how often each device took part."""
+    """The progress of a run: rounds committed, what happened in them, and how often and when last devices took part."""
 
     round: int = 0
     tally: Tally = field(default_factory=Tally)
     abandoned: int = 0
     device: LongArray = field(default_factory=lambda: _NOBODY)
     times: LongArray = field(default_factory=lambda: _NOBODY)
+    last: LongArray = field(default_factory=lambda: _NOBODY)
 
-    def took_part(self, devices: LongArray) -> None:
-        """Count one more participation of each of these devices."""
-        known, inverse = np.unique(np.concatenate([self.device, devices]), return_inverse=True)
-        ones = np.ones(len(devices), np.int64)
-        times = np.bincount(inverse, np.concatenate([self.times, ones]), minlength=len(known))
-        self.device, self.times = known, times.astype(np.int64)
+    def took_part(self, devices: LongArray, number: int) -> None:
+        """Count one more participation of each of these devices, in round `number`."""
+        known = np.union1d(self.device, devices)
+        before, now = np.searchsorted(known, self.device), np.searchsorted(known, devices)
+        times, last = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
+        times[before], last[before] = self.times, self.last
+        times[now] += 1
+        last[now] = number
+        self.device, self.times, self.last = known, times, last
 
     def spent(self, limit: int | None) -> LongArray:
         """The devices that may not take part again."""
         return _NOBODY if limit is None else self.device[self.times >= limit]
+
+    def resting(self, number: int, separation: int) -> LongArray:
+        """The devices that may not take part in round `number`, because their last round is too near."""
+        return _NOBODY if separation == 1 else self.device[self.last > number - separation]
 
     @property
     def most(self) -> int:
@@ -107,14 +115,15 @@ class Progress:
     def save(self) -> Record:
         """The progress as values and arrays."""
         fields = {"round": self.round, "abandoned": self.abandoned, "tally": self.tally.fields()}
-        return Record(fields, {"device": self.device, "times": self.times})
+        return Record(fields, {"device": self.device, "times": self.times, "last": self.last})
 
     @classmethod
     def load(cls, saved: Record) -> "Progress":
         """What `save` wrote."""
         f, a = saved.fields, saved.arrays
         try:
-            return cls(int(f["round"]), Tally.from_fields(f["tally"]), int(f["abandoned"]), a["device"], a["times"])
+            tally, took_part = Tally.from_fields(f["tally"]), (a["device"], a["times"], a["last"])
+            return cls(int(f["round"]), tally, int(f["abandoned"]), *took_part)
         except KeyError as missing:
             raise FedgramError(f"the checkpoint lacks {missing}: another version wrote it; remove it") from None
 
@@ -160,9 +169,10 @@ def run_rounds(
     loop.begin()
     try:
         while not loop.is_over() and loop.round():
-            if checkpoints is not None and loop.progress.round % checkpoints.every == 0 and loop.has_paused():
+            if loop.must_commit():
                 loop.commit()
-            tell("round committed", {"round": loop.progress.round})
+            spent = {} if (epsilon := loop.mechanism.epsilon()) is None else {"epsilon": epsilon}
+            tell("round committed", {"round": loop.progress.round, **spent})
     except GaveUpError:
         loop.commit()
         raise
@@ -176,7 +186,7 @@ def _description(job: Job[Any], options: RunOptions) -> dict[str, Any]:
     plan = {"devices": options.plan.devices, "over_selection": options.plan.over_selection}
     return {
         **job.parts(), **plan, "task": job.task.name, "seed": job.seed, "participations": job.participations,
-        "start": content_digest(start.fields, start.arrays),
+        "min_separation": job.min_separation, "start": content_digest(start.fields, start.arrays),
     }  # fmt: skip
 
 
@@ -202,6 +212,7 @@ class _Loop(Generic[State]):
         """Start, or resume from the newest checkpoint."""
         found = self._newest()
         if found is None:
+            self.mechanism.begin()
             self.watch.begin(self.state)
         else:
             self._load(found)
@@ -231,9 +242,14 @@ class _Loop(Generic[State]):
             self._stored.write(self.progress.round, self._save())
             self._written, self._written_at = self.progress.round, time.monotonic()
 
-    def has_paused(self) -> bool:
-        """Whether the last checkpoint is old enough for another one."""
-        return time.monotonic() - self._written_at >= self.options.checkpoint_pause
+    def must_commit(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        if self.checkpointing is None:
+            return False
+        if self.mechanism.commits_every_round:
+            return True
+        has_paused = time.monotonic() - self._written_at >= self.options.checkpoint_pause
+        return self.progress.round % self.checkpointing.every == 0 and has_paused
 
     def is_over(self) -> bool:
         rounds = self.options.rounds
@@ -250,7 +266,7 @@ class _Loop(Generic[State]):
         self.state = self.job.task.server_update(self.state, total)
         self.progress.round = number
         self.progress.tally += found.tally
-        self.progress.took_part(np.setdiff1d(found.participants, self._counted))  # once per round
+        self.progress.took_part(np.setdiff1d(found.participants, self._counted), number)  # once per round
         self.watch.after_round(self.state, number, found, time.perf_counter() - began)
         return True
 
@@ -265,13 +281,13 @@ class _Loop(Generic[State]):
             if not attempt:
                 self._look_ahead(number, call)
             try:
-                found = self.fleet.collect(call)
-                if found.total.devices < self.options.minimum:
+                found = self._collect(call)
+                if found.total.devices < self.options.minimum and self.mechanism.cohorts is None:
                     raise AbandonedAttemptError(_too_few(found, self.options.minimum), found.tally, found.participants)
             except AbandonedAttemptError as abandoned:
                 last = abandoned.reason
                 tallies += abandoned.tally
-                self._count_abandoned(abandoned)
+                self._count_abandoned(abandoned, number)
                 self.tell("round abandoned", {"round": number, "why": last, **abandoned.tally.fields()})
                 continue
             seconds = round(time.perf_counter() - began, 3)
@@ -282,34 +298,50 @@ class _Loop(Generic[State]):
         times = f"{plan.attempts} times, the last time because: {last}"
         raise GaveUpError(f"round {number} was abandoned {times}; the state before it is kept", tallies)
 
-    def _count_abandoned(self, attempt: AbandonedAttemptError) -> None:
+    def _collect(self, call: RoundCall) -> RoundSum:
+        """The sum of a call; a Poisson sample may be empty, and its sum gets noise like any other."""
+        if not len(call.order):
+            return RoundSum(Total.zero(self.job.task.size, self.job.task.bits), _NOBODY, Tally())
+        return self.fleet.collect(call)
+
+    def _count_abandoned(self, attempt: AbandonedAttemptError, number: int) -> None:
         """Count an abandoned attempt, and the devices that took part in it."""
         self.progress.tally += replace(attempt.tally, reports=0, empty=0)  # no report entered a sum
         self.progress.abandoned += 1
-        self.progress.took_part(np.setdiff1d(attempt.participants, self._counted))
+        self.progress.took_part(np.setdiff1d(attempt.participants, self._counted), number)
         self._counted = np.union1d(self._counted, attempt.participants)
-        if len(attempt.participants) and self.job.participations is not None:
+        if len(attempt.participants) and self.job.is_limited:
             self.commit(again=True)  # a run that resumes must not invite them again
 
     def _call(self, number: int, attempt: int, broadcast: Record | None) -> RoundCall | None:
         """The next attempt at a round; None if every device has taken part as often as it may."""
         spent = self.progress.spent(self.job.participations)
-        there = self.fleet.devices(self.options.plan.devices, spent)
+        resting = self.progress.resting(number, self.job.min_separation)
+        there = self.fleet.devices(self.options.plan.devices, np.union1d(spent, resting))
         if len(there) < self.options.minimum:
             if len(spent) and self.progress.round:
                 return None
             needed = f"a round needs at least {self.options.minimum}"
-            raise FedgramError(f"{len(there)} devices can be invited; {needed}")
-        order = draw_order(there, seed=self.job.seed, round_number=number, attempt=attempt)
+            remedy = "; lower the minimum separation or the size of cohorts" if len(resting) else ""
+            raise FedgramError(f"{len(there)} devices can be invited; {needed}{remedy}")
         state = broadcast if broadcast is not None else self.job.task.broadcast(self.state)
-        return RoundCall(number, attempt, order, self.options.plan, state, self.options.masking)
+        return self._drawn(there, number, attempt, state)
+
+    def _drawn(self, there: LongArray, number: int, attempt: int, broadcast: Record) -> RoundCall:
+        plan, cohorts = self.options.plan, self.mechanism.cohorts
+        if cohorts is None:
+            order = draw_order(there, seed=self.job.seed, round_number=number, attempt=attempt)
+        else:
+            order = cohorts.draw(there, round_number=number, attempt=attempt)
+            plan = replace(plan, devices=max(len(order), 1), over_selection=1.0, minimum=1)
+        return RoundCall(number, attempt, order, plan, broadcast, self.options.masking)
 
     def _look_ahead(self, number: int, call: RoundCall) -> None:
         """Let the fleet prepare the next round, if its devices are known already: those of this round."""
         rounds = self.options.rounds
-        if self.job.participations is None and (rounds is None or number < rounds):
-            order = draw_order(call.order, seed=self.job.seed, round_number=number + 1)
-            self.fleet.prepare(RoundCall(number + 1, 0, order, call.plan, Record(), call.masking))
+        if not self.job.is_limited and (rounds is None or number < rounds):
+            there = call.order if self.mechanism.cohorts is None else self.fleet.devices(0, _NOBODY)
+            self.fleet.prepare(self._drawn(there, number + 1, 0, Record()))
 
     def _save(self) -> Record:
         return Record.joined(

@@ -176,6 +176,7 @@ class SimulatedFleet:
             refused.append(device)
 
         drawn = stream(self._job.seed, "leaving", call.number, call.attempt).integers(0, MASKED_STEP + 1, len(missing))
+        drawn[len(missing) - tally.late :] = 0  # the ring is complete before late devices answer
         leaving = dict(zip(missing.tolist(), drawn.tolist(), strict=True))
         vectors = {device: partial(self._vector, call, device) for device in (*reporting.tolist(), *leaving)}
         try:

@@ -190,3 +190,8 @@ class FederatedTask(Protocol[State]):
 def device_stream(seed: int, round_number: int, device: int) -> Stream:
     """The random numbers that a device draws in a round."""
     return Stream(seed, "client", round_number, device)
+
+
+def device_of(rng: Stream) -> int:
+    """The number of the device whose `device_stream` this is."""
+    return int(rng.names[-1])

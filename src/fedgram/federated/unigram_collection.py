@@ -3,7 +3,8 @@
     U = Σ_i w_i·C_i,   w_i = λ / max(λ, Σ C_i)
 
 With λ = 1 every device has the same influence, with λ = ∞ every word has. A device sends only its clipped counts
-a = w·C; convergence is measured from the sums of whole rounds (`convergence.py`). Paper: §3.1.
+a = w·C; convergence is measured from the sums of whole rounds (`convergence.py`). Paper: §3.1. For differential privacy
+a limit S on the Euclidean norm of a device's counts is added: w_i ≤ S / ‖C_i‖.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,23 +64,25 @@ class UnigramTask:
 
     name, is_counting, bits = "unigrams", True, FRACTION_BITS
 
-    def __init__(self, vocabulary: Vocabulary, *, clip: float) -> None:
-        if not clip > 0:
-            raise FedgramError(f"the clipping threshold must be greater than 0, not {clip}")
-        self.vocabulary, self.clip = vocabulary, clip
+    def __init__(self, vocabulary: Vocabulary, *, clip: float, norm: float = np.inf) -> None:
+        if not (clip > 0 and norm > 0):
+            raise FedgramError(f"the clipping threshold must be greater than 0, not {min(clip, norm)}")
+        self.vocabulary, self.clip, self.norm = vocabulary, clip, norm
         self.size: Mapping[str, int] = {COUNT: len(vocabulary)}
-        norms = () if np.isinf(clip) else (NormLimit((COUNT,), clip, order=1),)
+        limits = NormLimit((COUNT,), clip, order=1), NormLimit((COUNT,), norm)
+        norms = tuple(limit for limit in limits if np.isfinite(limit.limit))
         self.bounds = UpdateBounds(weight=1.0, norms=norms, non_negative=(COUNT,))
 
     def settings(self) -> Record:
-        """λ and the words."""
-        return Record({"clip": limit_to_json(float(self.clip))}, {"words": vocabulary_to_bytes(self.vocabulary)})
+        """λ, S and the words."""
+        limits = {"clip": limit_to_json(float(self.clip)), "norm": limit_to_json(float(self.norm))}
+        return Record(limits, {"words": vocabulary_to_bytes(self.vocabulary)})
 
     @classmethod
     def from_settings(cls, settings: Record) -> "UnigramTask":
         """The task with these settings."""
-        words = vocabulary_from_bytes(settings.arrays["words"])
-        return cls(words, clip=float(limit_from_json(settings.fields["clip"])))
+        words, f = vocabulary_from_bytes(settings.arrays["words"]), settings.fields
+        return cls(words, clip=float(limit_from_json(f["clip"])), norm=float(limit_from_json(f["norm"])))
 
     def encode(self, words: Sequence[str]) -> IntArray:
         """The ids of words, ignoring capitals."""
@@ -94,9 +97,10 @@ class UnigramTask:
         return Record()
 
     def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
-        """A device's clipped counts, whose sum is at most λ."""
+        """A device's clipped counts, whose sum is at most λ, and their norm at most S."""
         index, C = _count_runs(np.sort(data.sentences.values), len(SPECIAL))
         w = 1.0 if np.isinf(self.clip) else self.clip / max(self.clip, C.sum())
+        w = w if np.isinf(self.norm) else min(w, self.norm / max(self.norm, float(np.linalg.norm(C))))
         return Update(self.size, {COUNT: index}, {COUNT: w * C}, weight=1.0)
 
     def server_update(self, state: UnigramState, total: Total) -> UnigramState:

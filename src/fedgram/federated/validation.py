@@ -69,6 +69,11 @@ class NormLimit:
                 return float(sum(float(np.abs(v).sum()) for v in parts))
             return sqrt(sum(float(np.dot(v, v)) for v in parts))
 
+    def most(self, entries: int, weight: float, bits: int) -> float:
+        """The largest L2 norm that an accepted update of so many entries can have in a sum, its rounding included."""
+        limit = self.limit * (weight if self.by_weight else 1.0)
+        return limit * (1 + _ROUNDING) + sqrt(entries) * 2.0 ** -(bits + 1)
+
     def allows(self, norm: float, weight: float) -> bool:
         """Whether the norm of one device's update is within the limit, up to rounding."""
         return norm <= self.limit * (weight if self.by_weight else 1.0) * (1 + _ROUNDING)
@@ -83,7 +88,7 @@ class MeasuredUpdate(NamedTuple):
 
     `max_abs` is the largest absolute value of all entries, inf if any entry is not finite. `min_count` is the smallest
     entry of the vectors that must not be negative, at most 0. `whole` says whether all entries are whole numbers of at
-    least 1. `norms` has the norm for each limit.
+    least 1. `norms` has the norm for each limit. `max_mark` is the largest entry of the vectors of marks.
     """
 
     weight: float
@@ -91,6 +96,7 @@ class MeasuredUpdate(NamedTuple):
     min_count: float
     whole: bool
     norms: tuple[float, ...]
+    max_mark: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +104,15 @@ class UpdateBounds:
     """The limits on one device's update.
 
     `weight` limits its weight, `norms` the norms of its vectors, `entry` the absolute value of each entry. No entry of
-    the vectors in `non_negative` may be below 0. With `whole`, the entries that are sent must be whole numbers of at
-    least 1.
+    the vectors in `non_negative` may be below 0, and none of those in `marks` above 1. With `whole`, the entries that
+    are sent must be whole numbers of at least 1.
     """
 
     weight: float = inf
     norms: tuple[NormLimit, ...] = ()
     entry: float = inf
     non_negative: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
     whole: bool = False
 
     def measure(self, values: Mapping[str, FloatArray], weight: float) -> MeasuredUpdate:
@@ -117,7 +124,9 @@ class UpdateBounds:
             return MeasuredUpdate(weight, inf, 0.0, False, tuple(inf for _ in self.norms))
         min_count = min((float(values[name].min(initial=0.0)) for name in self._counts(values)), default=0.0)
         whole = self.whole and all(bool(np.all((v >= 1.0) & (v == np.rint(v)))) for v in values.values())
-        return MeasuredUpdate(weight, max_abs, min_count, whole, tuple(limit.norm(values) for limit in self.norms))
+        max_mark = max((float(values[name].max(initial=0.0)) for name in self.marks), default=0.0)
+        norms = tuple(limit.norm(values) for limit in self.norms)
+        return MeasuredUpdate(weight, max_abs, min_count, whole, norms, max_mark)
 
     def _counts(self, values: Mapping[str, FloatArray]) -> Iterable[str]:
         return values if self.whole else self.non_negative
@@ -133,7 +142,7 @@ class UpdateBounds:
             raise RefusedUpdateError(Reason.WEIGHT, "the update's weight is negative, not finite or too large")
         if not isfinite(found.max_abs):
             raise RefusedUpdateError(Reason.NOT_FINITE, "the update has an entry that is not finite")
-        if not (found.max_abs <= self.entry and found.max_abs < room):
+        if not (found.max_abs <= self.entry and found.max_abs < room and found.max_mark <= 1.0):
             raise RefusedUpdateError(Reason.TOO_LARGE, "the update has an entry that is too large")
         if found.weight * 2.0**bits < 0.5 and (found.max_abs > 0.0 or found.weight > 0.0):
             raise RefusedUpdateError(Reason.WEIGHT, "the update has entries but no weight")
@@ -155,6 +164,8 @@ class UpdateBounds:
             raise RefusedUpdateError(Reason.WEIGHT, "the sum's weight is more than its devices may send")
         if not found.max_abs <= devices * min(self.entry, 2.0 ** (SAFE_BITS - bits)) + rounding:
             raise RefusedUpdateError(Reason.TOO_LARGE, "the sum has an entry larger than its devices may send")
+        if not found.max_mark <= devices:
+            raise RefusedUpdateError(Reason.TOO_LARGE, "the sum has more marks than devices")
         if found.min_count < 0.0:
             raise RefusedUpdateError(Reason.NEGATIVE, "the sum has a count below 0")
         for limit, norm in zip(self.norms, found.norms, strict=True):

@@ -8,14 +8,14 @@ valid. Relative paths are relative to the folder of the configuration. `presets/
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from math import inf
+from math import inf, isinf
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fedgram.automata.budget import Budget
 from fedgram.automata.training import NGramOptions
 from fedgram.core.errors import FedgramError, InputError, InvariantError
-from fedgram.core.settings import AtLeastOne, Between, Settings, setting
+from fedgram.core.settings import AtLeastOne, Between, SettingError, Settings, setting
 from fedgram.core.toml_config import digest, read_config
 from fedgram.distill.distillation import DistillationOptions
 from fedgram.distill.refit.refit import RefitOptions
@@ -23,6 +23,7 @@ from fedgram.evaluate.comparison import EvaluationOptions
 from fedgram.federated.collect_unigrams import UnigramOptions
 from fedgram.fgram.pack import PackOptions
 from fedgram.formats.exports import ExportFormat
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.wordpieces import PieceOptions
 from fedgram.training.options import FedAvgOptions, PretrainingOptions
 
@@ -36,7 +37,10 @@ SIZES = ("small",)
 
 @dataclass(frozen=True, slots=True)
 class PopulationSection(Settings):
-    """Where users' text comes from: files, or without `users`, typists that are generated from the seed."""
+    """Where text comes from: files, or without any, typists that are generated from the seed.
+
+    With a supplement and a whitelist but no users, the server has no user's text: devices of a federation measure.
+    """
 
     users: str | None = setting(None, "Population: .parquet or .population")
     supplement: str | None = setting(None, "Text that the server may see: .txt or .txt.gz")
@@ -50,9 +54,16 @@ class PopulationSection(Settings):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        given = [self.users, self.supplement, self.whitelist]
-        if any(given) and not all(given):
-            raise InvariantError("give users, supplement and whitelist, or none of them to generate all three")
+        if (self.supplement is None) != (self.whitelist is None) or (self.users and not self.supplement):
+            raise InvariantError(
+                "give users, supplement and whitelist, or none of them to generate all three; a run on a federation "
+                "may be without users"
+            )
+
+    @property
+    def is_on_devices(self) -> bool:
+        """Whether the server has no user's text, so that devices of a federation must measure."""
+        return self.users is None and self.supplement is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,15 @@ class ArchitecturesSection(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class DistillationSection(DistillationOptions):
+    """How the networks are distilled, and how many n-grams the refit can choose from."""
+
+    room: Annotated[float, Between(above=1, high=10)] = setting(
+        2.0, "Size of the inferred topology of the model that is refitted, as a multiple of the budget."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PaperWaySection(Settings):
     """The eight models once more, by Algorithm 1 exactly as printed, for Tables 3 and 4."""
 
@@ -112,6 +132,38 @@ class RefitSection(RefitOptions):
     """The federated refit (beyond the paper)."""
 
     run: bool = setting(True, "Whether devices count n-grams, to which the distilled model is fitted.")
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacySection(PrivacyOptions):
+    """What keeps single users out of all that the server learns (beyond the paper); see docs/privacy.md."""
+
+    unigrams_share: Annotated[float, Between(above=0, high=1)] = setting(
+        0.05, "With dp: the share of the privacy budget that word counts get, as zCDP."
+    )
+    networks_share: Annotated[float, Between(0, 1)] = setting(
+        0.35, "With dp: the share that networks get, all together. What is left is for the counts of n-grams."
+    )
+
+    def __post_init__(self) -> None:
+        """Check the values, and that something is left for n-grams."""
+        PrivacyOptions.__post_init__(self)
+        if self.unigrams_share + self.networks_share >= 1:
+            raise SettingError("networks_share", "leaves nothing for the counts of n-grams; make it smaller")
+
+    @property
+    def of_unigrams(self) -> PrivacyOptions:
+        """The privacy of word counts."""
+        return self.part(self.unigrams_share) if self.is_dp else PrivacyOptions("none")
+
+    @property
+    def of_ngrams(self) -> PrivacyOptions:
+        """The privacy of the counts of n-grams."""
+        return self.part(1.0 - self.unigrams_share - self.networks_share)
+
+    def of_network(self, networks: int) -> PrivacyOptions:
+        """The privacy of each of so many networks."""
+        return self.part(self.networks_share / networks) if self.is_dp else PrivacyOptions("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +216,7 @@ class RunConfig(Settings):
     seed: Annotated[int, Between(0)] = setting(0, "Seed of everything random.")
     title: str = setting("From users' text to a keyboard model", "Title of the report.")
     population: PopulationSection = field(default_factory=PopulationSection)
+    privacy: PrivacySection = field(default_factory=PrivacySection)
     unigrams: UnigramsSection = field(default_factory=UnigramsSection)
     words: WordsSection = field(default_factory=WordsSection)
     pieces: PiecesSection = field(default_factory=PiecesSection)
@@ -172,7 +225,7 @@ class RunConfig(Settings):
         default_factory=lambda: NGramOptions(smoothing="modified-kneser-ney", open_vocabulary=True)
     )
     budget: Budget = field(default_factory=Budget)
-    distillation: DistillationOptions = field(default_factory=DistillationOptions)
+    distillation: DistillationSection = field(default_factory=DistillationSection)
     paper_way: PaperWaySection = field(default_factory=PaperWaySection)
     refit: RefitSection = field(default_factory=RefitSection)
     final: FinalSection = field(default_factory=FinalSection)
@@ -181,6 +234,29 @@ class RunConfig(Settings):
     )
     evaluation: EvaluationSection = field(default_factory=lambda: EvaluationSection(experiment=True))
     clipping: ClippingSection = field(default_factory=ClippingSection)
+
+    def __post_init__(self) -> None:
+        """Check the values, and that networks can be trained with noise if there must be some."""
+        Settings.__post_init__(self)
+        trained = {"words": self.words.training, "pieces": self.pieces.training} if self.privacy.is_dp else {}
+        for name, training in trained.items():
+            if isinf(training.update_norm) and training.noise == "none" and (name == "words" or self.pieces.use):
+                problem = "must be finite with protection dp: it limits what one device can change"
+                raise SettingError(f"{name}.training.update_norm", problem)
+
+    @property
+    def trained(self) -> int:
+        """The number of networks that devices train."""
+        return (self.words.network is None) + (self.pieces.use and self.pieces.network is None)
+
+    def without_users(self) -> "RunConfig":
+        """The same without what needs users' text at the server: Table 1, pooled text, and simulated experiments."""
+        if self.architectures.run:
+            raise FedgramError("architectures.run needs users at the server; set population.users, or leave it out")
+        return replace(
+            self, baselines=replace(self.baselines, pooled=False), clipping=replace(self.clipping, run=False),
+            evaluation=replace(self.evaluation, experiment=False),
+        )  # fmt: skip
 
     @property
     def digest(self) -> str:
@@ -244,6 +320,7 @@ def read_run_config(
             problem = f"{section}.{key} names a file that is not there: {value}"
             raise InputError(source, problem, remedy=remedy)
     try:
-        return config.with_files(found)
+        config = config.with_files(found)
     except InvariantError as error:
         raise InputError(source, f"population: {error}") from None
+    return config.without_users() if config.population.is_on_devices else config

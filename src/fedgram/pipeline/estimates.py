@@ -28,12 +28,12 @@ class _Speeds(NamedTuple):
     sampling: float
 
 
-_GPU = _Speeds(2e13, 2e13, 3e13)
+_GPU = _Speeds(1e13, 5e12, 3e13)
 
 
 def _cpu(cores: int) -> _Speeds:
     """The speeds of several cores; central training uses one."""
-    return _Speeds(5e9, 5e9 * cores, 3e9 * cores)
+    return _Speeds(3e10, 2e10 * cores, 3e10 * cores)
 
 
 def estimate_seconds(config: RunConfig, compute: Compute) -> dict[str, float]:

@@ -6,6 +6,7 @@ BASELINE, FINAL, PACKED, POOLED, MIXED = "Baseline", "Final model", "lm.fgram", 
 REFIT, UNCASED, NETWORK = "Refit", "Refit (uncased)", "R_W (network)"
 PAPER_WAY = " (paper)"  # after the name of a model that was made by Algorithm 1 as printed
 LETTERS = ("e", "i", "m", "r")
+WIDE = "A_W_wide.ngram"  # the uncased model on all n-grams that the network counted, for the refit
 _NAMES = {
     "baseline.ngram": BASELINE, "final.ngram": FINAL, "lm.fgram": PACKED, "pooled.ngram": POOLED,
     "interpolated.ngram": MIXED, "R_W.safetensors": NETWORK,
@@ -31,6 +32,11 @@ def candidates(files: Iterable[str]) -> dict[str, str]:
     named = {"refit.ngram": REFIT, "refit_uncased.ngram": UNCASED}
     named |= {file: file.removesuffix(".ngram") for by in "WP" for file in model_files(by)}
     return {file: named[file] for file in files if file in named}
+
+
+def cases(name: str) -> tuple[bool, ...]:
+    """Whether a model is measured without and with regard to capitals; one in lower case only without."""
+    return (False,) if name in (UNCASED, NETWORK) else (False, True)
 
 
 def evaluated(files: Iterable[str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The stages on models: the eight of Algorithm 1, the final one, and its files for phones and other programs.
 
-    distill_words    A_W_e, A_W_i, A_W_m, A_W_r from R_W
+    distill_words    A_W_e, A_W_i, A_W_m, A_W_r from R_W, and A_W_wide for the refit
     distill_pieces   A_P_e, A_P_i, A_P_m, A_P_r from R_P
     paper_words      paper/A_W_e … paper/A_W_r: the same by Algorithm 1 as printed, to compare with
     paper_pieces     paper/A_P_e … paper/A_P_r
@@ -10,8 +10,10 @@
 Counting keeps checkpoints in the stage's folder, so that an interrupted stage resumes from its last shard.
 """
 
+from collections.abc import Mapping
+from functools import partial
+
 from fedgram.automata.budget import Budget
-from fedgram.automata.model import NGramModel
 from fedgram.core.compute import Compute
 from fedgram.distill.algorithm1 import Approximations, final_models
 from fedgram.distill.casing.capitalization import Capitalizer
@@ -21,23 +23,25 @@ from fedgram.fgram.pack import pack
 from fedgram.formats.artefact import read_ngram, write_ngram
 from fedgram.formats.exports import EXPORTS, ExportOptions
 from fedgram.neural.network import read_network
-from fedgram.pipeline.config import FinalSection
-from fedgram.pipeline.model_names import BASELINE, UNCASED, candidates, fit_file, model_files
-from fedgram.pipeline.text_stages import dev_accuracy, write_json
+from fedgram.pipeline.config import DistillationSection, FinalSection
+from fedgram.pipeline.judges import ByUsers, Judges
+from fedgram.pipeline.model_names import BASELINE, UNCASED, WIDE, candidates, fit_file, model_files
+from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.workspace import Work
-from fedgram.text.population import open_population
 from fedgram.text.unigrams import read_unigrams
 
 
 def distill_words(
-    work: Work, options: DistillationOptions, budget: Budget, seed: int, *, compute: Compute, printed: bool = False
+    work: Work, options: DistillationSection, budget: Budget, seed: int, *, compute: Compute, printed: bool = False
 ) -> None:
-    """Gen(R_W, A_W, …, NN2WFA_W); `printed` is the paper's own way."""
-    models = (distill_as_printed if printed else distill)(
+    """Gen(R_W, A_W, …, NN2WFA_W), and the wide model for the refit; `printed` is the paper's own way."""
+    models = (distill_as_printed if printed else partial(distill, room=options.room))(
         read_network(work.read("R_W.safetensors")), read_ngram(work.read("A_W.ngram")), options, budget=budget,
         seed=seed, running=Running(compute, folder=work.folder, begin=work.begin),
     )  # fmt: skip
     _write(work, "W", models, printed=printed)
+    if models.wide is not None:
+        write_ngram(models.wide, work.write(WIDE))
 
 
 def distill_pieces(
@@ -62,35 +66,30 @@ def _write(work: Work, by: str, models: Approximations, *, printed: bool) -> Non
     write_json(told, {"cross_entropy": fits, "warnings": models.warnings()})
 
 
-def final(work: Work, cased: bool, budget: Budget) -> None:
+def final(work: Work, cased: bool, budget: Budget, *, judges: Judges | None = None) -> None:
     """The best model on dev users, alone or joined with the unigrams in the way that is best on dev users.
 
     The baseline competes. If it wins, no model from devices is better, and `final.json` says so.
     """
-    people = open_population(work.read("users.population"))
-    names = {file: name for file, name in candidates(work.inputs).items() if name != UNCASED}
-    names["baseline.ngram"] = BASELINE
-    advance, scores = work.begin("Choosing the final model on dev users", len(names) + 3), dict[str, float]()
-    best: tuple[str, NGramModel] | None = None
-
-    def judge(name: str, model: NGramModel) -> None:
-        nonlocal best
-        scores[name] = dev_accuracy(model, people, cased=cased)
-        if best is None or scores[name] > scores[best[0]]:
-            best = name, model
-        advance(1)
-
-    for file, name in names.items():
-        judge(name, read_ngram(work.read(file)))
-    assert best
-    base, model = best
+    judges = judges or ByUsers()
+    names = {name: file for file, name in candidates(work.inputs).items() if name != UNCASED}
+    names[BASELINE] = "baseline.ngram"
+    scores = dict(judges.top1(work, {name: work.read(file) for name, file in names.items()}, cased=cased))
+    base = _best(scores)
+    model = read_ngram(work.read(names[base]))
     capitalizer = Capitalizer(read_ngram(work.read("A_W.ngram")))
-    frequency = read_unigrams(work.read("U.unigrams"))
-    for way, candidate in final_models(model, frequency, capitalizer, budget).items():
-        judge(f"{base}, unigrams {way}", candidate)
-    write_ngram(best[1], work.write("final.ngram"))
-    told = {"chosen": best[0], "base": base, "baseline_is_best": base == BASELINE, "cased": cased, "dev_top1": scores}
-    write_json(work.write("final.json"), told)
+    joined = final_models(model, read_unigrams(work.read("U.unigrams")), capitalizer, budget)
+    by_name = {f"{base}, unigrams {way}": candidate for way, candidate in joined.items()}
+    scores |= judges.top1(work, by_name, cased=cased)
+    chosen = _best(scores)
+    write_ngram({base: model, **by_name}[chosen], work.write("final.ngram"))
+    told = {"chosen": chosen, "base": base, "baseline_is_best": base == BASELINE, "cased": cased, "dev_top1": scores}
+    write_json(work.write("final.json"), {**told, "measured_on": judges.whom})
+
+
+def _best(scores: Mapping[str, float]) -> str:
+    """The first name with the highest score."""
+    return max(scores, key=lambda name: scores[name])
 
 
 def pack_final(work: Work, config: FinalSection, locale: str) -> None:

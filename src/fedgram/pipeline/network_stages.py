@@ -18,14 +18,18 @@ from fedgram.neural.model import PRESETS
 from fedgram.neural.network import Network, read_network, word_coding, write_network
 from fedgram.neural.new_network import create_network
 from fedgram.pipeline.config import ArchitecturesSection
+from fedgram.pipeline.judges import ByUsers, Judges
 from fedgram.pipeline.participants import DevicesOf, simulated
-from fedgram.pipeline.text_stages import write_json
+from fedgram.pipeline.text_stages import ledger_entries, write_json
 from fedgram.pipeline.workspace import Work
+from fedgram.privacy.ledger import Ledger
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.corpus import read_corpus
-from fedgram.text.population import open_population
+from fedgram.text.population import Users, open_population
 from fedgram.text.unigrams import read_unigrams
 from fedgram.text.wordpieces import train_pieces
 from fedgram.training.central_training import pretrain as pretrain_network
+from fedgram.training.noise_plan import with_noise
 from fedgram.training.options import FedAvgOptions, PretrainingOptions
 from fedgram.training.train_federated import train_federated
 
@@ -50,16 +54,22 @@ def pretrain(
 
 
 def train_network(
-    work: Work, options: FedAvgOptions, seed: int, *, name: str, compute: Compute, devices: DevicesOf = simulated
-) -> None:
+    work: Work, options: FedAvgOptions, privacy: PrivacyOptions, seed: int, *, name: str, compute: Compute,
+    devices: DevicesOf = simulated, ledger: Ledger | None = None, judges: Judges | None = None,
+) -> None:  # fmt: skip
     """Federated averaging from the warm start; a killed stage resumes from its last round."""
+    users, ledger, judges = devices(work), ledger or Ledger(), judges or ByUsers()
+    population = len(users) if isinstance(users, Users) else users.count
+    start = read_network(work.read(f"{name}_start.safetensors"))
     network = train_federated(
-        read_network(work.read(f"{name}_start.safetensors")), devices(work), options,
-        dev=open_population(work.read("users.population")).dev, seed=seed, compute=compute,
-        checkpoints=Checkpointing(work.write("checkpoints")), begin=work.begin,
+        start, users, with_noise(options, privacy, population),
+        dev=judges.dev_scorer(work, start, users, options.dev_users), seed=seed, compute=compute,
+        checkpoints=Checkpointing(work.write("checkpoints")), ledger=ledger, name=f"training of {name}",
+        begin=work.begin,
     )  # fmt: skip
     write_network(work.write(f"{name}.safetensors"), network)
-    write_json(work.write(f"{name}.json"), {**_about(network), **network.history})
+    told = {**_about(network), **network.history, **ledger_entries(ledger), "measured_on": judges.whom}
+    write_json(work.write(f"{name}.json"), told)
 
 
 def architectures(

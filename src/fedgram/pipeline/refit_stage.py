@@ -1,22 +1,29 @@
-"""The stage in which devices count n-grams: the federated refit of A_W_r. Beyond the paper."""
+"""The stage in which devices count n-grams: the federated refit of the network of words. Beyond the paper."""
 
 from fedgram.automata.budget import Budget
 from fedgram.distill.refit.refit import RefitOptions
 from fedgram.distill.refit.refit import refit as refit_model
 from fedgram.formats.artefact import read_ngram, write_ngram
+from fedgram.pipeline.model_names import WIDE
 from fedgram.pipeline.participants import DevicesOf, simulated
-from fedgram.pipeline.text_stages import write_json
+from fedgram.pipeline.text_stages import ledger_entries, write_json
 from fedgram.pipeline.workspace import Work
+from fedgram.privacy.ledger import Ledger
+from fedgram.privacy.options import PrivacyOptions
 
 OUTPUTS = ("refit.ngram", "refit_uncased.ngram", "refit.json")
 
 
-def refit(work: Work, options: RefitOptions, budget: Budget, seed: int, *, devices: DevicesOf = simulated) -> None:
-    """A_W_r fitted to what devices count, uncased and cased, both within the budget; devices are asked once."""
-    prior = read_ngram(work.read("A_W_r.ngram"))
+def refit(
+    work: Work, options: RefitOptions, privacy: PrivacyOptions, budget: Budget, seed: int, *,
+    devices: DevicesOf = simulated, ledger: Ledger | None = None,
+) -> None:  # fmt: skip
+    """A_W_wide fitted to what devices count, uncased and cased, both within the budget; devices are asked once."""
+    prior = read_ngram(work.read(WIDE))
+    ledger = ledger or Ledger()
     model = refit_model(
-        prior, devices(work), options, casing=read_ngram(work.read("A_W.ngram")), budget=budget, seed=seed,
-        counts=work.write("counted"), folder=work.write("passes"), begin=work.begin,
+        prior, devices(work), options, privacy=privacy, casing=read_ngram(work.read("A_W.ngram")), budget=budget,
+        seed=seed, counts=work.write("counted"), folder=work.write("passes"), ledger=ledger, begin=work.begin,
     )  # fmt: skip
     write_ngram(model, work.write("refit.ngram"))
     write_ngram(model.uncased, work.write("refit_uncased.ngram"))
@@ -24,6 +31,7 @@ def refit(work: Work, options: RefitOptions, budget: Budget, seed: int, *, devic
     ngrams = {"prior": prior, "uncased": model.uncased, "cased": model}
     write_json(work.write("refit.json"), {
         "passes": [{**p, "bytes_per_report": round(p["bytes_received"] / max(p["reports"], 1))} for p in passes],
-        "words_counted": int(counted.count.sum()), "ngrams_counted": counted.topology.arcs,
-        "ngrams": {name: model.topology.arcs for name, model in ngrams.items()},
+        "words_counted": round(counted.ngrams[: counted.topology.first_arc[1]].sum()),
+        "ngrams_counted": counted.topology.arcs,
+        "ngrams": {name: model.topology.arcs for name, model in ngrams.items()}, **ledger_entries(ledger),
     })  # fmt: skip

@@ -9,6 +9,8 @@ from fedgram.distill.refit.refit import RefitOptions
 from fedgram.pipeline.baseline_stage import NOT_PRUNED
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_names import BASELINE, FINAL, MIXED, POOLED
+from fedgram.privacy.ledger import Entry, Ledger, ledger_facts, operations_in_words, total_in_words
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.report.published import LANGUAGES
 from fedgram.training.options import FedAvgOptions
 
@@ -20,11 +22,9 @@ def about(config: RunConfig, told: Told) -> dict[str, Any]:
     people, found, final = told["population"], told["evaluation"], told["final"]
     facts: dict[str, Any] = {
         "language": LANGUAGES[config.population.language],
-        "users": f"{people['train_users']:,} train, {people['dev_users']:,} dev, {people['test_users']:,} test; "
-        + ("read from a file" if config.population.users else "synthetic"),
-        "text of all users": f"{people['sentences']:,} sentences, {people['words']:,} words",
-        "evaluated on": f"{found['users']:,} {found['split']} users, {found['words']:,} typed words",
-        "held-out users": measured(told),
+        **(_on_devices(told) if config.population.is_on_devices else _users(config, people)),
+        "evaluated on": f"{found['users']:,} {whom(found)}, {found['words']:,} typed words",
+        f"held-out {found.get('measured_on', 'users')}": measured(told),
     }
     for name in ("R_W", "R_P"):
         if name in told:
@@ -32,7 +32,7 @@ def about(config: RunConfig, told: Told) -> dict[str, Any]:
             kind = f"{network['preset']}, " if network["preset"] else ""
             facts[f"network {name}"] = f"{kind}{network['parameters']:,} parameters, {_trained(network)}"
     facts["size limit"] = f"{config.budget.max_ngrams:,} n-grams per model, baselines included"
-    facts["pruning of the baselines"] = _pruning(told["baselines"])
+    facts["pruning of the baselines"] = _pruning(told["baselines"], final.get("measured_on", "users"))
     if POOLED in told["baselines"]:
         facts["pooled-text upper bound"] = _upper_bound(told)
     if "refit" in told:
@@ -43,7 +43,8 @@ def about(config: RunConfig, told: Told) -> dict[str, Any]:
         )
     return facts | {
         "distillation": f"{config.distillation.samples:,} samples per network",
-        "final model": f"{final['chosen']}, the best on dev users ({final['dev_top1'][final['chosen']]:.2f} % top-1; "
+        "final model": f"{final['chosen']}, the best on dev {final.get('measured_on', 'users')} "
+        f"({final['dev_top1'][final['chosen']]:.2f} % top-1; "
         f"the baseline has {final['dev_top1'][BASELINE]:.2f} %)",
         "lm.fgram": f"{told['package']['bytes'] / 1e6:.2f} MB, {told['package']['ngrams']:,} n-grams, "
         f"{told['package']['words']:,} words",
@@ -52,17 +53,43 @@ def about(config: RunConfig, told: Told) -> dict[str, Any]:
     }
 
 
+def _users(config: RunConfig, people: Mapping[str, int]) -> dict[str, str]:
+    source = "read from a file" if config.population.users else "synthetic"
+    users = f"{people['train_users']:,} train, {people['dev_users']:,} dev, {people['test_users']:,} test; {source}"
+    return {"users": users, "text of all users": f"{people['sentences']:,} sentences, {people['words']:,} words"}
+
+
+def _on_devices(told: Told) -> dict[str, str]:
+    """What a run without users at the server measured on devices, and what it could not."""
+    curves = ", ".join(name for name in ("R_W", "R_P") if told.get(name, {}).get("dev"))
+    return {
+        "users": "none at the server, which has a supplement and a whitelist; devices keep their text",
+        "measured on devices": (f"SLL^e of {curves} during training, " if curves else "")
+        + "the choice of the final model (dev arm), and all figures of this report (its arm is named below)",
+        "not measured": "Table 1 and models of pooled text, which need users' text in one place; experiments, which "
+        "devices run live (fedgram federation experiment)",
+        "n-gram models on devices": "packed, as phones have them",
+    }
+
+
+def whom(evaluation: Told) -> str:
+    """On whom results are measured."""
+    if evaluation.get("measured_on") == "devices":
+        return f"devices of the {evaluation['split']} arm"
+    return f"{evaluation['split']} users"
+
+
 def measured(told: Told) -> str:
     """How often the users of the evaluation were measured in this workspace, and what that means."""
     split, times = told["evaluation"]["split"], told["evaluation"]["measured"]
-    counted = f"{split} users were measured {_times(times)} by the stage evaluation"
+    counted = f"{whom(told['evaluation'])} were measured {_times(times)} by the stage evaluation"
     if "clipping" in told:
         counted += f" and {_times(told['clipping']['measured'])} by the stage clipping"
         times = max(times, told["clipping"]["measured"])
     if split != "test":
-        return f"{counted}; models are trained or chosen on {split} users, so these figures are too favourable"
+        return f"{counted}; models are trained or chosen on them, so these figures are too favourable"
     if times == 1:
-        return f"{counted}, after all choices were made on dev users"
+        return f"{counted}, after all choices were made on dev {told['evaluation'].get('measured_on', 'users')}"
     return f"{counted} in this workspace; a choice made after the first time may be fitted to them"
 
 
@@ -70,7 +97,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _pruning(baselines: Told) -> str:
+def _pruning(baselines: Told, dev: str) -> str:
     """The rule of each baseline."""
     rules = "; ".join(
         f"{name}: {'was within the limit' if found['rule'] == NOT_PRUNED else found['rule']}"
@@ -78,7 +105,7 @@ def _pruning(baselines: Told) -> str:
     )
     return (
         "by relative entropy, with the probabilities of histories by the rule that is best for each model on dev "
-        f"users. {rules}"
+        f"{dev}. {rules}"
     )
 
 
@@ -95,6 +122,8 @@ def _upper_bound(told: Told) -> str:
 def _trained(network: Mapping[str, Any]) -> str:
     if network.get("given"):
         return "trained outside this run"
+    if not network["dev"]:
+        return f"{len(network['loss'])} rounds, the weights of the last one; not scored"
     best = next((p for p in network["dev"] if p["round"] == network["best_round"]), network["before"])
     return (
         f"{len(network['loss'])} rounds, SLL^e per dev sentence {network['before']['sll_e']:.2f} → {best['sll_e']:.2f} "
@@ -136,35 +165,64 @@ def privacy(config: RunConfig, told: Told) -> dict[str, Any]:
         + again,
         "networks": f"each device sends a change of the weights: {sent}" if trained else "trained outside this run",
         "n-gram models": f"computed from the networks' samples and the sums; {asked}",
-        "dev and test users": "not used for training, only for model selection and evaluation",
-        "noise, secure aggregation": "not used in this run: devices are simulated, and a server would see each report",
+        **_held_out(config),
+        **_noise(config, told),
     }
     if config.refit.run:
-        facts["refit"] = _counted_ngrams(config.refit, told["refit"])
+        facts["refit"] = _counted_ngrams(config.refit, config.privacy, told["refit"])
     if config.baselines.pooled:
         facts["pooled baselines"] = "trained on the train users' text, only for comparison"
     return facts
+
+
+def _held_out(config: RunConfig) -> dict[str, str]:
+    if not config.population.is_on_devices:
+        return {"dev and test users": "not used for training, only for model selection and evaluation"}
+    return {
+        "dev and test arms": "each device knows its own arm; they never count or train. For each evaluation a device "
+        "sends, once, sums of hits, words, OOV words, log-likelihoods and taps of the models, without noise"
+    }
+
+
+def _noise(config: RunConfig, told: Told) -> dict[str, str]:
+    """What the run spent of its users' privacy: the operations of all stages, composed."""
+    stages = (told.get(stage, {}) for stage in ("unigrams", "R_W", "R_P", "refit"))
+    entries = {(e["name"], e["run"]): Entry.from_json(e) for stage in stages for e in stage.get("ledger", ())}
+    if not entries:
+        unused = "not used in this run: devices are simulated, and a server would see each report"
+        if config.population.is_on_devices:
+            unused = "no noise was added; sums are masked if the federation says so (masked_with in federation.toml)"
+        return {"noise, secure aggregation": unused}
+    found = ledger_facts(Ledger.of(entries.values()), config.privacy.delta)
+    lines = {f"noise: {name}": line for name, line in operations_in_words(found).items()}
+    return {"privacy spent, per user": total_in_words(found), **lines}
 
 
 def _norm(training: FedAvgOptions) -> str:
     return "of any norm" if isinf(training.update_norm) else f"clipped to the norm {training.update_norm:g}"
 
 
-def _counted_ngrams(config: RefitOptions, told: Told) -> str:
+def _counted_ngrams(config: RefitOptions, privacy: PrivacyOptions, told: Told) -> str:
     """What devices send in the refit, and what the result may reveal."""
     passes = told["passes"]
     per_report = ", ".join(f"{p['bytes_per_report'] / 1000:,.1f}" for p in passes)
-    text = f"in {len(passes)} passes, each device sends " + (
-        f"marks in a sketch of its word pairs, from which the server finds those of at least {config.min_devices} "
-        "devices, and "
-        if config.pairs
-        else ""
+    text = f"in {len(passes)} passes, each device sends "
+    if config.pairs and not privacy.is_dp:
+        text += "marks in a sketch of its word pairs, and "
+    text += "counts of n-grams that the server proposes, " + (
+        "scaled to a limit on their norm" if privacy.is_dp else _count_limits(config)
     )
-    text += (
-        f"counts of n-grams that the server proposes, at most {config.clip:,g} words per pass"
-        f"{'' if isinf(config.ngram_clip) else f' and {config.ngram_clip:,g} per n-gram'}; "
-        f"{passes[-1]['reports']:,} devices, {per_report} KB per report"
+    text += f"; {passes[-1]['reports']:,} devices, {per_report} KB per report; "
+    return (
+        text
+        + {
+            "dp": "every count gets noise, and what stands out from it may join the model",
+            "threshold": f"an n-gram joins the model if at least {privacy.min_devices} devices have it",
+            "none": "an n-gram that was added may come from a single device",
+        }[privacy.protection]
     )
-    if config.pairs or config.grow:
-        text += "; an n-gram that was added may come from a single device"
-    return text
+
+
+def _count_limits(config: RefitOptions) -> str:
+    at_ngram = "" if isinf(config.ngram_clip) else f" and {config.ngram_clip:,g} per n-gram"
+    return f"at most {config.clip:,g} words per pass{at_ngram}"

@@ -32,10 +32,11 @@ Curves = dict[str, list[tuple[int, float]]]
 def report_files(config: RunConfig, told: tuple[str, ...]) -> tuple[str, ...]:
     """The files of the stage; figures only of stages that are part of the run. `told` are the stage's inputs."""
     names = ["report.html", "report.md", "results.json", ACCURACY]
-    if config.unigrams.counts is None:
+    if config.unigrams.counts is None and not config.privacy.is_dp:  # with noise, the rounds' sums are not known
         names += [Z, TAIL]
-    trained = config.words.network is None or (config.pieces.use and config.pieces.network is None)
-    if trained or "architectures.json" in told:
+    words, pieces = (own.network is None and own.training.dev_users > 0 for own in (config.words, config.pieces))
+    scored = words or (pieces and config.pieces.use and not config.population.is_on_devices)
+    if scored or "architectures.json" in told:
         names.append(CURVES)
     return tuple(f"report/{name}" for name in names)
 

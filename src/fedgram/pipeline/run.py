@@ -17,6 +17,7 @@ from fedgram.pipeline.stages import run_stages, stage_names
 from fedgram.pipeline.workspace import Planned, Stage, Workspace, open_workspace
 
 CONFIG = "run.toml"
+Change = Callable[[list[Stage]], list[Stage]]
 
 
 def run_pipeline(
@@ -25,7 +26,7 @@ def run_pipeline(
     *,
     compute: Compute | None = None,
     until: str | None = None,
-    change: Callable[[list[Stage]], list[Stage]] = lambda stages: stages,
+    change: Change | None = None,
     on_stage: Callable[[Stage, str | None], object] = lambda *_: None,
     begin: Begin = silent,
 ) -> Workspace:
@@ -43,6 +44,7 @@ def run_pipeline(
         on_stage: Called for every stage, with the reason why it runs, None if it is done.
         begin: Progress callback.
     """
+    _check_users(config, change)
     compute = compute or Compute()
     on_gpu = choose_torch_device(compute.torch_device).type == "cuda"
     compute = Compute("cuda" if on_gpu else "cpu", compute.cores)
@@ -58,10 +60,22 @@ def run_pipeline(
                 _check_arms(space.folder / "population.json", config.evaluation)
             on_stage(stage, reason)
 
-        experiments = config.evaluation.experiment and "evaluation" in stage_names(config, until)
-        stages = change(run_stages(config, compute=compute, timings=timings))
+        experiments = (
+            not config.population.is_on_devices
+            and config.evaluation.experiment
+            and "evaluation" in stage_names(config, until)
+        )
+        stages = run_stages(config, compute=compute, timings=timings)
+        stages = change(stages) if change else stages
         space.run(stages, until=until, on_stage=told, begin=begin)
         return space
+
+
+def _check_users(config: RunConfig, change: Change | None) -> None:
+    """Refuse a run without users that is not on a federation."""
+    if config.population.is_on_devices and change is None:
+        remedy = "name them, or run on the devices of a federation: fedgram federation run"
+        raise FedgramError(f"population.users is missing, so there are no devices to simulate; {remedy}")
 
 
 def _check_arms(population: Path, config: EvaluationSection) -> None:
@@ -76,10 +90,12 @@ def _check_arms(population: Path, config: EvaluationSection) -> None:
 
 def plan_pipeline(
     config: RunConfig, folder: str | Path, *, until: str | None = None,
-    change: Callable[[list[Stage]], list[Stage]] = lambda stages: stages,
+    change: Change | None = None,
 ) -> list[Planned]:  # fmt: skip
     """What a run would do; nothing is written."""
-    return Workspace(Path(folder)).plan(change(run_stages(config)), until=until)
+    _check_users(config, change)
+    stages = run_stages(config)
+    return Workspace(Path(folder)).plan(change(stages) if change else stages, until=until)
 
 
 def run(config: RunConfig | str | Path, workspace: str | Path, *, until: str | None = None) -> dict[str, Any]:

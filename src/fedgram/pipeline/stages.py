@@ -28,17 +28,17 @@ from fedgram.pipeline import (
     text_stages,
 )
 from fedgram.pipeline.config import RunConfig
-from fedgram.pipeline.model_names import fit_file, model_files
+from fedgram.pipeline.model_names import WIDE, fit_file, model_files
 from fedgram.pipeline.report_stage import report, report_files
 from fedgram.pipeline.workspace import Stage, Work
 
-TEXT = ("users.population", "supplement.txt", "whitelist.txt")
+USERS, SERVER_TEXT = ("users.population",), ("supplement.txt", "whitelist.txt")
 Timings = Callable[[], Mapping[str, Mapping[str, Any]]]
 
 
 def run_stages(config: RunConfig, *, compute: Compute | None = None, timings: Timings = lambda: {}) -> list[Stage]:
     """The stages of a run, in order; `timings` says what the manifest knows of those before the report."""
-    compute = compute or Compute()
+    compute, config = compute or Compute(), config.without_users() if config.population.is_on_devices else config
     return [
         *_text_stages(config),
         *_network_stages(config, "words", (), compute),
@@ -66,11 +66,12 @@ def _text_stages(c: RunConfig) -> list[Stage]:
     files = _named(users=p.users, supplement=p.supplement, whitelist=p.whitelist)
     return [
         _stage(
-            "population", (*TEXT, "population.json"), text_stages.population, generated, c.seed, sources=files
+            "population", (*_text(c), "population.json"), text_stages.population, generated, c.seed, sources=files
         ),
         _stage(
-            "unigrams", ("U.unigrams", "unigrams.json"), text_stages.unigrams, replace(c.unigrams, counts=None), c.seed,
-            inputs=("users.population", "whitelist.txt"), sources=_named(counts=c.unigrams.counts),
+            "unigrams", ("U.unigrams", "unigrams.json"), text_stages.unigrams, replace(c.unigrams, counts=None),
+            c.privacy.of_unigrams, c.seed,
+            inputs=(*_users(c), "whitelist.txt"), sources=_named(counts=c.unigrams.counts),
         ),
         _stage(
             "external", ("A_W.ngram",), text_stages.external, c.external, c.budget,
@@ -89,7 +90,7 @@ def _piece_stages(c: RunConfig, compute: Compute) -> list[Stage]:
         others = _stage(
             "architectures", ("architectures.json",), partial(network_stages.architectures, compute=compute),
             c.architectures, known_words(c), c.pieces.pretraining, c.pieces.training, c.seed,
-            inputs=("users.population", "supplement.txt", "U.unigrams"),
+            inputs=(*_users(c), "supplement.txt", "U.unigrams"),
         )  # fmt: skip
         stages.append(others)
     return stages
@@ -110,7 +111,10 @@ def _network_stages(c: RunConfig, what: str, pieces: tuple[str, ...], compute: C
             f"pretrain_{what}", (start,), pretrain, own.preset, known_words(c), own.pretraining, c.seed,
             inputs=("supplement.txt", *words),
         ),
-        _stage(f"train_{what}", outputs, train, own.training, c.seed, inputs=("users.population", start)),
+        _stage(
+            f"train_{what}", outputs, train, own.training, c.privacy.of_network(c.trained), c.seed,
+            inputs=(*_users(c), start),
+        ),
     ]  # fmt: skip
 
 
@@ -128,7 +132,7 @@ def _distilling_stages(c: RunConfig, compute: Compute, *, printed: bool = False)
     words, pieces = model_files("W", printed=printed), model_files("P", printed=printed)
     stages = [
         _stage(
-            f"{way}_words", (*words, fit_file("W", printed=printed)),
+            f"{way}_words", (*words, fit_file("W", printed=printed), *([] if printed else [WIDE])),
             partial(model_stages.distill_words, compute=compute, printed=printed), *settings,
             inputs=("A_W.ngram", "R_W.safetensors"),
         ),
@@ -144,13 +148,14 @@ def _distilling_stages(c: RunConfig, compute: Compute, *, printed: bool = False)
 def _refit_stages(c: RunConfig) -> list[Stage]:
     if not c.refit.run:
         return []
-    inputs = ("users.population", "A_W.ngram", "A_W_r.ngram")
-    return [_stage("refit", refit_stage.OUTPUTS, refit_stage.refit, c.refit, c.budget, c.seed, inputs=inputs)]
+    inputs = (*_users(c), "A_W.ngram", WIDE)
+    settings = c.refit, c.privacy.of_ngrams, c.budget, c.seed
+    return [_stage("refit", refit_stage.OUTPUTS, refit_stage.refit, *settings, inputs=inputs)]
 
 
 def _baseline_stages(c: RunConfig) -> list[Stage]:
     outputs = ("baseline.ngram", "baselines.json", *_pooled(c))
-    return [_stage("baselines", outputs, baseline_stage.baselines, c.baselines, c.budget, inputs=TEXT)]
+    return [_stage("baselines", outputs, baseline_stage.baselines, c.baselines, c.budget, inputs=_text(c))]
 
 
 def _final_stages(c: RunConfig) -> list[Stage]:
@@ -158,7 +163,7 @@ def _final_stages(c: RunConfig) -> list[Stage]:
     return [
         _stage(
             "final", ("final.ngram", "final.json"), model_stages.final, c.final.cased, c.budget,
-            inputs=("users.population", "U.unigrams", "A_W.ngram", "baseline.ngram", *_eight(c), *_refitted(c)[:1]),
+            inputs=(*_users(c), "U.unigrams", "A_W.ngram", "baseline.ngram", *_eight(c), *_refitted(c)[:1]),
         ),
         _stage(
             "pack", ("lm.fgram", *exports, "package.json"), model_stages.pack_final, c.final, c.population.language,
@@ -174,7 +179,7 @@ def _measuring_stages(c: RunConfig, timings: Timings) -> list[Stage]:
     stages = [
         _stage(
             "evaluation", ("evaluation.json",), evaluation_stages.evaluation, c.evaluation, c.population.language,
-            c.seed, inputs=("users.population", *models), measures=c.evaluation.split,
+            c.seed, inputs=(*_users(c), *models), measures=c.evaluation.split,
         ),
     ]  # fmt: skip
     if c.clipping.run:
@@ -182,7 +187,7 @@ def _measuring_stages(c: RunConfig, timings: Timings) -> list[Stage]:
         stages.append(
             _stage(
                 "clipping", ("clipping.json",), clipping_stage.clipping, *settings,
-                inputs=(*TEXT, "A_W.ngram", "baseline.ngram"), measures=c.evaluation.split,
+                inputs=(*_text(c), "A_W.ngram", "baseline.ngram"), measures=c.evaluation.split,
             )
         )  # fmt: skip
     told = _told(c)
@@ -199,6 +204,15 @@ def _told(c: RunConfig) -> tuple[str, ...]:
         "architectures.json": c.pieces.use and c.architectures.run,
     }  # fmt: skip
     return (*told, *(file for file, present in wanted.items() if present))
+
+
+def _users(c: RunConfig) -> tuple[str, ...]:
+    """The users' text, if the server has it."""
+    return () if c.population.is_on_devices else USERS
+
+
+def _text(c: RunConfig) -> tuple[str, ...]:
+    return *_users(c), *SERVER_TEXT
 
 
 def _pooled(c: RunConfig) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The stages on words: population, unigrams, word pieces, and the n-gram model of text that a server may see.
 
-population   users.population, supplement.txt, whitelist.txt: normalised, or generated
+population   users.population, supplement.txt, whitelist.txt: normalised, or generated; without users, the last two
 unigrams     U.unigrams from the train users' devices, and how they converged (§3)
 pieces       pieces.model from the unigrams (§6)
 external     A_W.ngram, the cased model of the supplement (§7.2)
@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 
 from fedgram.automata.budget import Budget
-from fedgram.automata.model import NGramModel
 from fedgram.automata.training import NGramOptions, train
 from fedgram.core.arrays import FloatArray, Ragged
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write
-from fedgram.evaluate.evaluation import evaluate_model
-from fedgram.evaluate.ngram_predictor import NGramPredictor
 from fedgram.federated.collect_unigrams import UnigramOptions, collect_unigrams
 from fedgram.formats.artefact import write_ngram
 from fedgram.pipeline.config import PopulationSection
 from fedgram.pipeline.participants import DevicesOf, simulated
 from fedgram.pipeline.workspace import Work
+from fedgram.privacy.ledger import Ledger
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.corpus import Corpus, open_text, read_corpus, whole_lines
 from fedgram.text.messages import SPLITS
 from fedgram.text.normalize import PLACEHOLDERS, normalize, uncase
@@ -44,6 +43,11 @@ def write_json(path: Path, content: Any) -> None:
         file.write(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
+def ledger_entries(ledger: Ledger) -> dict[str, Any]:
+    """What a stage tells of the privacy that it spent, if it spent any."""
+    return {"ledger": [entry.to_json() for entry in ledger.entries]} if ledger.entries else {}
+
+
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with atomic_write(path) as file:
         file.writelines(line.encode() + b"\n" for line in lines)
@@ -51,8 +55,10 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 def population(work: Work, config: PopulationSection, seed: int) -> None:
     """Users' text by user, the server's text, and the whitelist, in one form."""
-    if "users" in work.inputs:
-        people = open_population(work.read("users"), on_rows=work.begin("Reading users", None))
+    people: Population | None = None
+    if "supplement" in work.inputs:
+        if "users" in work.inputs:
+            people = open_population(work.read("users"), on_rows=work.begin("Reading users", None))
         words = _lower_case(read_vocabulary(work.read("whitelist")), work.read("whitelist")).words[len(SPECIAL) :]
         lines = _normalized(work.read("supplement"), work)
     else:
@@ -67,16 +73,23 @@ def population(work: Work, config: PopulationSection, seed: int) -> None:
         words = tuple(sorted({uncase(word) for word in source.grammar.words if word[0].isalpha()}))
         topics = _some(source.grammar.topic_share[::-1], config.supplement_topics)  # other favourites than the users'
         lines = map(" ".join, source.clean_sentences(config.supplement_sentences, topic_share=topics))
-    for split in SPLITS:
-        if not len(people.clients(split)):
-            raise FedgramError(f"the population has no users in the split {split}; add users, or name their splits")
-    write_population(work.write("users.population"), people)
+    sizes = {"whitelist": len(words)}
+    if people is not None:
+        sizes |= _users_sizes(people)
+        write_population(work.write("users.population"), people)
     _write_lines(work.write("whitelist.txt"), words)
     work.begin("Writing the supplement", None)
     _write_lines(work.write("supplement.txt"), lines)
-    sizes = {f"{split}_users": len(people.clients(split)) for split in SPLITS}
-    sizes |= {"sentences": len(people.first_token) - 1, "words": len(people.token), "whitelist": len(words)}
     write_json(work.write("population.json"), sizes)
+
+
+def _users_sizes(people: Population) -> dict[str, int]:
+    """How many users and words there are; every split must have users."""
+    sizes = {f"{split}_users": len(people.clients(split)) for split in SPLITS}
+    for split in SPLITS:
+        if not sizes[f"{split}_users"]:
+            raise FedgramError(f"the population has no users in the split {split}; add users, or name their splits")
+    return sizes | {"sentences": len(people.first_token) - 1, "words": len(people.token)}
 
 
 def _some(share: FloatArray, part: float) -> FloatArray:
@@ -101,7 +114,10 @@ def _lower_case(words: Vocabulary, path: Path) -> Vocabulary:
     return words
 
 
-def unigrams(work: Work, options: UnigramOptions, seed: int, *, devices: DevicesOf = simulated) -> None:
+def unigrams(
+    work: Work, options: UnigramOptions, privacy: PrivacyOptions, seed: int, *, devices: DevicesOf = simulated,
+    ledger: Ledger | None = None,
+) -> None:  # fmt: skip
     """U by federated collection, or checked and copied from elsewhere."""
     whitelist = read_vocabulary(work.read("whitelist.txt"))
     history: dict[str, Any] = {}
@@ -112,13 +128,15 @@ def unigrams(work: Work, options: UnigramOptions, seed: int, *, devices: Devices
             raise InputError(work.read("counts"), f"{strangers} words are not on the whitelist", remedy=remedy)
         shutil.copyfile(work.read("counts"), work.write("U.unigrams"))
     else:
+        ledger = ledger or Ledger()
         collected = collect_unigrams(
-            devices(work), whitelist, options, seed=seed, folder=work.write("checkpoints"), begin=work.begin
-        )
+            devices(work), whitelist, options, privacy=privacy, seed=seed, folder=work.write("checkpoints"),
+            ledger=ledger, begin=work.begin,
+        )  # fmt: skip
         write_unigrams(work.write("U.unigrams"), collected)
-        counts, history = collected, {
-            **asdict(collected.convergence), "participations": collected.progress.most
-        }  # fmt: skip
+        counts, history = collected, {"participations": collected.progress.most, **ledger_entries(ledger)}
+        if collected.convergence is not None:
+            history |= asdict(collected.convergence)
     about = {"clip": None if np.isinf(counts.clip) else counts.clip, "rounds": counts.rounds,
              "reports": counts.clients, "words": len(counts.frequency())}  # fmt: skip
     write_json(work.write("unigrams.json"), {**about, "whitelist": len(whitelist) - len(SPECIAL), **history})
@@ -141,12 +159,6 @@ def external(work: Work, options: NGramOptions, budget: Budget) -> None:
     whitelist = read_vocabulary(work.read("whitelist.txt"))
     model = budget.within(train(whitelisted(corpus, whitelist, budget.max_words), options))
     write_ngram(model, work.write("A_W.ngram"))
-
-
-def dev_accuracy(model: NGramModel, people: Population, *, cased: bool) -> float:
-    """Top-1 accuracy over the typed words of dev users, in per cent."""
-    top1 = evaluate_model(NGramPredictor(model, cased=cased), people, people.clients("dev")).measures["top1"]
-    return 100.0 * float(top1.amount.sum() / top1.count.sum())
 
 
 def whitelisted(corpus: Corpus, whitelist: Vocabulary, most: int) -> Corpus:

@@ -25,12 +25,14 @@ def verdict(final: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Verdict:
         others = {name: top1 for name, top1 in final["dev_top1"].items() if not name.startswith(BASELINE)}
         best = max(others, key=lambda name: others[name])
         warnings.append(
-            f"the baseline is the best model on dev users ({final['dev_top1'][BASELINE]:.2f} % top-1), so the final "
+            f"the baseline is the best model on dev {final.get('measured_on', 'users')} "
+            f"({final['dev_top1'][BASELINE]:.2f} % top-1), so the final "
             f"model is made from it; the best model from devices is {best} ({others[best]:.2f} %)"
         )
     models = evaluation["cased" if final["cased"] else "uncased"]["models"]
     found = models[FINAL]["change"]["top1"]
-    change, whom = _change(found), f"{evaluation['users']:,} {evaluation['split']} users"
+    measured_on = evaluation.get("measured_on", "users")
+    change, whom = _change(found), f"{evaluation['users']:,} {evaluation['split']} {measured_on}"
     better = found["ci95"] is not None and found["ci95"][0] > 0
     if found["ci95"] is not None and found["ci95"][1] < 0:
         warnings.append(f"the final model is worse than the baseline on {whom}: top-1 changes by {change}")
@@ -46,6 +48,6 @@ def _change(found: Mapping[str, Any]) -> str:
     if found["value"] is None:
         return "an unknown amount"
     if found["ci95"] is None:
-        return f"{found['value']:+.2f} %, without an interval, as there are too few users"
+        return f"{found['value']:+.2f} %, without an interval, as there are too few of them"
     low, high = found["ci95"]
     return f"{found['value']:+.2f} % (95 % interval {low:+.2f} to {high:+.2f} %)"

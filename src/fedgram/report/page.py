@@ -37,7 +37,7 @@ _NAMES = {
     "A_W_m, A_P_m": "A_W_e interpolated with A_W_i, and A_P_e with A_P_i",
     "A_W_r, A_P_r": "the network distilled again, onto the n-grams of the interpolated model",
     "R_W, R_P": "the networks of words and of word pieces, trained on devices",
-    "Refit": "A_W_r, refitted to n-gram counts from devices",
+    "Refit": "the network of words distilled onto many n-grams, then fitted to their counts on devices",
     "Final model": "the best of these models on dev users, the baseline included, alone or with word frequencies from "
     "devices",
     "lm.fgram": "the final model, packed for phones",

@@ -90,11 +90,19 @@ def vocabulary_from_bytes(data: NDArray[Any]) -> Vocabulary:
     return Vocabulary(lines_from_bytes(data))
 
 
-def read_vocabulary(path: str | Path) -> Vocabulary:
+def read_vocabulary(path: str | Path, *more: str | Path) -> Vocabulary:
     """Read a vocabulary file: UTF-8, one word per line; blank lines are skipped.
 
-    Words keep the order of the file. A line with a space or a tab inside a word, and a duplicate word, are refused.
+    Words keep the order of the file. A line with a space or a tab inside a word, and a duplicate word, are refused. The
+    words of more files follow; what they repeat of earlier files is skipped, and one of the files may be empty.
     """
+    words = [word for file in (path, *more) for word in _read_words(file)]
+    if not words:
+        raise InputError(path, "contains no words", remedy="write one word per line")
+    return Vocabulary.of(words)
+
+
+def _read_words(path: str | Path) -> Iterable[str]:
     seen: dict[str, int] = {}
     try:
         text = Path(path).read_text("utf-8-sig")
@@ -109,6 +117,4 @@ def read_vocabulary(path: str | Path) -> Vocabulary:
         if word in seen:
             raise InputError(path, f"the word of line {seen[word]} occurs again", line=number, remedy="remove it")
         seen[word] = number
-    if not seen:
-        raise InputError(path, "contains no words", remedy="write one word per line")
-    return Vocabulary.of(seen)
+    return seen

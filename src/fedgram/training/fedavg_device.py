@@ -4,6 +4,9 @@
 
 The device sends a_i·Δ_i and its weight a_i, which is the number of sentences trained on, or 1 for all. It also sends
 the sum of its losses and the number of its targets, so that the server can follow the training. Paper: §7.1.
+
+With adaptive clipping (Andrew et al. 2021) the limit C of a round is broadcast. The device sends Δ_i·C₀/C, so that what
+it sends has the same limit C₀ in every round, and one more number: ½ if its change was within C, else −½.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +32,8 @@ from fedgram.training.plan import TrainingPlan
 
 FRACTION_BITS = 24
 LOSS, TARGETS = "training.loss", "training.targets"  # sent beside the weights
+UNCLIPPED = "training.unclipped"  # sent with adaptive clipping
+_HALF = 0.5  # of a device whose change is within the limit
 _MAX_LOSS = 50.0  # nats per target; a device reports at most this much
 
 
@@ -52,7 +57,8 @@ class DeviceTraining:
         if self.start and {name: w.shape for name, w in self.start.items()} != self.shape.sizes():
             raise FedgramError("the weights to start from do not have the network's shape")
         sizes = {name: prod(size) for name, size in self.shape.sizes().items()}
-        object.__setattr__(self, "size", {**sizes, LOSS: 1, TARGETS: 1})
+        more = {UNCLIPPED: 1} if self.plan.adaptive_clip else {}
+        object.__setattr__(self, "size", {**sizes, LOSS: 1, TARGETS: 1, **more})
 
     @property
     def bounds(self) -> UpdateBounds:
@@ -62,7 +68,8 @@ class DeviceTraining:
         change = NormLimit(tuple(self.shape.sizes()), self.plan.update_norm, by_weight=True)
         sent = NormLimit((TARGETS,), targets, order=1), NormLimit((LOSS,), _MAX_LOSS * targets, order=1)
         norms = sent if isinf(self.plan.update_norm) else (*sent, change)
-        return UpdateBounds(most, norms, non_negative=(TARGETS, LOSS))
+        bit = (NormLimit((UNCLIPPED,), _HALF, order=1),) if self.plan.adaptive_clip else ()
+        return UpdateBounds(most, (*norms, *bit), non_negative=(TARGETS, LOSS))
 
     @property
     def on_gpu(self) -> bool:
@@ -77,6 +84,20 @@ class DeviceTraining:
         if {name: w.shape for name, w in weights.items()} != self.shape.sizes():
             raise InvariantError("the broadcast weights do not have the network's shape")
         return number, weights
+
+    def clip_in(self, broadcast: Record) -> float:
+        """The limit on the norm of a change in a round."""
+        if not self.plan.adaptive_clip:
+            return self.plan.update_norm
+        clip = broadcast.fields.get("clip")
+        if not (isinstance(clip, float) and 0 < clip < inf):
+            raise InvariantError("the broadcast has no limit on the norm of a change")
+        return clip
+
+    def scale(self, norm: float, clip: float) -> float:
+        """The factor of a change of this norm: what is sent is never longer than the plan's limit."""
+        factor = clip_factor(norm, clip)
+        return factor * (self.plan.update_norm / clip) if self.plan.adaptive_clip else factor
 
     def pack(self, datasets: Sequence[ClientDataset], streams: Sequence[Stream]) -> ClientBatches:
         """What some devices train on in a round."""
@@ -102,12 +123,18 @@ class DeviceTraining:
         start = as_tensors(weights)
         trained = train_clients(self.shape, start, batches, self.plan.local_in(number))
         change = {name: (w[0] - start[name]).flatten().double().numpy() for name, w in trained.weights.items()}
-        return self.update_of(change, float(trained.loss[0]), batches.tokens, self.weight(len(data.sentences)))
+        weight, clip = self.weight(len(data.sentences)), self.clip_in(broadcast)
+        return self.update_of(change, float(trained.loss[0]), batches.tokens, weight, clip)
 
-    def update_of(self, change: Mapping[str, FloatArray], loss: float, targets: int, weight: float) -> Update:
-        """What a device sends whose training changed its weights like this."""
-        factor = weight * clip_factor(change_norm(change), self.plan.update_norm)
+    def update_of(
+        self, change: Mapping[str, FloatArray], loss: float, targets: int, weight: float, clip: float
+    ) -> Update:
+        """What a device sends whose training changed its weights like this, in a round with the limit `clip`."""
+        norm = change_norm(change)
+        factor = weight * self.scale(norm, clip)
         arrays = {name: factor * delta for name, delta in change.items()}
+        if self.plan.adaptive_clip:
+            arrays[UNCLIPPED] = np.array([unclipped(norm, clip)])
         arrays |= {LOSS: np.array([self.reported_loss(loss)]), TARGETS: np.array([float(targets)])}
         return Update.dense(arrays, weight)
 
@@ -121,6 +148,11 @@ def change_norm(change: Mapping[str, FloatArray]) -> float:
     """The length of a device's change; not finite if it is beyond all numbers."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(sum(float(np.dot(delta, delta)) for delta in change.values())))
+
+
+def unclipped(norm: float, clip: float) -> float:
+    """What a device sends on whether its change is within the limit."""
+    return _HALF if norm <= clip else -_HALF
 
 
 def clip_factor(norm: float, limit: float) -> float:

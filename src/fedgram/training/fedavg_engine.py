@@ -27,7 +27,7 @@ from fedgram.neural.batching import ClientBatches
 from fedgram.neural.cell import Weights
 from fedgram.neural.local_training import LocalResult, train_clients
 from fedgram.neural.network import as_tensors
-from fedgram.training.fedavg_device import LOSS, TARGETS, DeviceTraining, clip_factor
+from fedgram.training.fedavg_device import LOSS, TARGETS, UNCLIPPED, DeviceTraining, unclipped
 
 _CPU_STACK = 1_000_000  # weights in a stack that still fits the caches of a CPU
 _GPU_SHARE = 0.4  # of the GPU's memory, for weights and what a step needs
@@ -94,7 +94,8 @@ def train_chunks(task: DeviceTraining, broadcast: Record, chunks: Sequence[Chunk
     number, weights = task.received(broadcast)
     start, local = as_tensors(weights, task.torch_device), task.plan.local_in(number)
     finite = torch.stack([w.isfinite().all() for w in start.values()]).all()
-    gpu = _GpuSum(task, start) if start["embedding"].device.type == "cuda" else None
+    clip = task.clip_in(broadcast)
+    gpu = _GpuSum(task, start, clip) if start["embedding"].device.type == "cuda" else None
     for chunk in chunks:
         if chunk.batches is None:
             for device in chunk.devices:
@@ -104,31 +105,32 @@ def train_chunks(task: DeviceTraining, broadcast: Record, chunks: Sequence[Chunk
         if gpu is not None:
             gpu.add(chunk, trained, intake)
         else:
-            _offer_each(task, start, chunk, trained, intake)
+            _offer_each(task, start, clip, chunk, trained, intake)
     if not bool(finite):  # known by now: a GPU was not waited for
         raise InvariantError("a broadcast weight is not finite")
     if gpu is not None:
         gpu.finish(intake)
 
 
-def _offer_each(task: DeviceTraining, start: Weights, chunk: Chunk, trained: LocalResult, intake: Intake) -> None:
+def _offer_each(
+    task: DeviceTraining, start: Weights, clip: float, chunk: Chunk, trained: LocalResult, intake: Intake
+) -> None:
     """Hand over each device's update, as `client_update` makes it."""
     for i, device in enumerate(chunk.devices):
         change = {name: (w[i] - start[name]).flatten().double().numpy() for name, w in trained.weights.items()}
-        intake.offer(
-            device, task.update_of(change, float(trained.loss[i]), int(chunk.targets[i]), float(chunk.weight[i]))
-        )
+        loss, targets, weight = float(trained.loss[i]), int(chunk.targets[i]), float(chunk.weight[i])
+        intake.offer(device, task.update_of(change, loss, targets, weight, clip))
 
 
 class _GpuSum:
     """The sum of accepted changes on the GPU, and the devices in it."""
 
-    def __init__(self, task: DeviceTraining, start: Weights) -> None:
-        self._task, self._start, self._scale = task, start, 2.0**task.bits
+    def __init__(self, task: DeviceTraining, start: Weights, clip: float) -> None:
+        self._task, self._start, self._clip, self._scale = task, start, clip, 2.0**task.bits
         sizes = [w.numel() for w in start.values()]
         self._flat = torch.zeros(sum(sizes), dtype=torch.int64, device=start["embedding"].device)
         self._sums = dict(zip(start, self._flat.split(sizes), strict=True))
-        self._loss = self._targets = self._weight = 0
+        self._loss = self._targets = self._weight = self._unclipped = 0
         self._devices: list[int] = []
 
     def add(self, chunk: Chunk, trained: LocalResult, intake: Intake) -> None:
@@ -147,13 +149,14 @@ class _GpuSum:
     def _add(self, chunk: Chunk, trained: LocalResult, intake: Intake, part: slice) -> None:
         stack = {name: w[part].flatten(1) for name, w in trained.weights.items()}
         norms, losses = _norms(stack, self._start).tolist(), trained.loss[part].double().tolist()
-        factor, limit = np.zeros(len(norms)), self._task.plan.update_norm
+        factor, limit = np.zeros(len(norms)), self._clip
         weights, asked = chunk.weight[part].tolist(), chunk.targets[part].tolist()
         for i, (device, weight, targets) in enumerate(zip(chunk.devices[part], weights, asked, strict=True)):
-            loss, own = self._task.reported_loss(losses[i]), weight * clip_factor(norms[i], limit)
+            loss, own = self._task.reported_loss(losses[i]), weight * self._task.scale(norms[i], limit)
             sent = own * norms[i]  # at least as large as any entry
             finite = isfinite(sent) and isfinite(loss)
-            limits = (float(targets), loss) if isinf(limit) else (float(targets), loss, sent)
+            bit = unclipped(norms[i], limit)
+            limits = self._limits(float(targets), loss, sent, abs(bit))
             if intake.judge(
                 device, MeasuredUpdate(weight, max(sent, loss, targets) if finite else inf, 0.0, False, limits)
             ):
@@ -161,6 +164,7 @@ class _GpuSum:
                 self._loss += round(loss * self._scale)
                 self._targets += targets << self._task.bits
                 self._weight += round(weight * self._scale)
+                self._unclipped += round(bit * self._scale)
                 self._devices.append(device)
         from fedgram.neural.gpu.kernels import add_changes
 
@@ -168,16 +172,24 @@ class _GpuSum:
         for name, changed in stack.items():
             add_changes(self._sums[name], changed, self._start[name].flatten(), on_gpu, self._scale)
 
+    def _limits(self, targets: float, loss: float, norm: float, bit: float) -> tuple[float, ...]:
+        """The norms that the bounds limit, in their order."""
+        plan = self._task.plan
+        limits = (targets, loss) if isinf(plan.update_norm) else (targets, loss, norm)
+        return (*limits, bit) if plan.adaptive_clip else limits
+
     def finish(self, intake: Intake) -> None:
         """Hand over the sum, and what the rules look at of it."""
         weight, loss, targets = (x / self._scale for x in (self._weight, self._loss, self._targets))
         real = self._flat.double() / self._scale
         norm, largest = float(torch.linalg.vector_norm(real)), float(real.abs().max())
-        limits = (targets, loss) if isinf(self._task.plan.update_norm) else (targets, loss, norm)
+        limits = self._limits(targets, loss, norm, abs(self._unclipped) / self._scale)
         place = torch.empty(self._flat.shape, dtype=torch.int64, pin_memory=True)  # which a GPU writes at full speed
         parts = place.copy_(self._flat).split([x.numel() for x in self._sums.values()])
         arrays = {name: part.numpy() for name, part in zip(self._sums, parts, strict=True)}
         arrays |= {LOSS: np.array([self._loss], np.int64), TARGETS: np.array([self._targets], np.int64)}
+        if self._task.plan.adaptive_clip:
+            arrays[UNCLIPPED] = np.array([self._unclipped], np.int64)
         total = Total(self._task.bits, arrays, self._weight, len(self._devices))
         found = MeasuredUpdate(weight, max(largest, loss, targets), 0.0, False, limits)
         intake.add_stack(self._devices, total, found)

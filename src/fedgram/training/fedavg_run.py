@@ -4,7 +4,7 @@ The network that training starts from is scored too and competes for the best: a
 start has failed, and says so.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -15,6 +15,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
 from fedgram.federated.fleet import Fleet, RoundSum, Tally
 from fedgram.federated.job import Job
+from fedgram.federated.mechanism import Mechanism
 from fedgram.federated.rounds import Checkpointing, GaveUpError, RunOptions, Tell, run_rounds
 from fedgram.federated.validation import Reason
 from fedgram.neural.network import WeightArrays, as_tensors
@@ -60,11 +61,14 @@ class TrainingResult:
     history: Mapping[str, Any]
 
 
+DevScorer = Callable[[Sequence[WeightArrays]], Sequence[Scores]]  # scores weights elsewhere, such as on devices
+
+
 class TrainingWatch:
-    """Follows a training on dev users; without any, the last weights are the best."""
+    """Follows a training on dev users, or on devices of the dev arm; without any, the last weights are the best."""
 
     def __init__(
-        self, task: FederatedAveraging, dev: ScoredText | None, dev_schedule: DevSchedule, rounds: int, *,
+        self, task: FederatedAveraging, dev: ScoredText | DevScorer | None, dev_schedule: DevSchedule, rounds: int, *,
         ranks: Ranks | None = None, on_round: Callable[[RoundProgress], object] = lambda _: None,
     ) -> None:  # fmt: skip
         self._task, self._dev, self._following, self._rounds = task, dev, dev_schedule, rounds
@@ -76,7 +80,7 @@ class TrainingWatch:
     def begin(self, state: FedAvgState) -> None:
         """Score the weights to start from."""
         if self._dev is not None:
-            self.history["before"] = self._point(0, self._scores(state.model.weights, 0))
+            self.history["before"] = self._point(0, self._scores([state.model.weights], 0)[0])
             self.history["best_sll_e"] = self.history["before"]["sll_e"]
 
     def is_over(self, state: FedAvgState) -> bool:  # noqa: ARG002
@@ -88,7 +92,7 @@ class TrainingWatch:
         """Take note of the loss, and score the model if it is time to."""
         if not isfinite(state.loss) and state.targets:
             raise DivergedError(f"the training diverged: its loss in round {number} is not finite; {_REMEDY}")
-        if not state.targets and _has_diverged(found.tally):  # all devices that were counted have no words
+        if not found.total.weight and _has_diverged(found.tally):  # all devices that were counted have no words
             raise DivergedError(f"the training diverged: no update of round {number} could be used; {_REMEDY}")
         self.history["loss"] = [*self.history["loss"], None if np.isnan(state.loss) else state.loss]
         self.history["targets"] += state.targets
@@ -106,21 +110,26 @@ class TrainingWatch:
 
     def _better(self, state: FedAvgState) -> tuple[Scores, WeightArrays]:
         """Of the weights and their average, those with the better dev SLL^e."""
-        found = [(self._scores(w, state.round), w) for w in (state.model.weights, state.average) if w]
-        return max(found, key=lambda pair: pair[0].sll_e)
+        several = [w for w in (state.model.weights, state.average) if w]
+        return max(zip(self._scores(several, state.round), several, strict=True), key=lambda pair: pair[0].sll_e)
 
-    def _scores(self, given: WeightArrays, number: int) -> Scores:
-        """Dev scores; rank 0 computes them for all, so that all agree on the best and on when to stop."""
+    def _scores(self, several: Sequence[WeightArrays], number: int) -> Sequence[Scores]:
         assert self._dev is not None
+        dev = self._dev
+        found = [self._scores_here(w, dev) for w in several] if isinstance(dev, ScoredText) else dev(several)
+        if not all(isfinite(scores.sll_e) for scores in found):
+            raise DivergedError(f"the training diverged: the dev scores of round {number} are not finite; {_REMEDY}")
+        return found
+
+    def _scores_here(self, given: WeightArrays, dev: ScoredText) -> Scores:
+        """Dev scores; rank 0 computes them for all, so that all agree on the best and on when to stop."""
         numbers = [0.0] * 5
         if self._ranks.rank == 0:
             weights = as_tensors(given, self._task.torch_device)
-            s = score(self._task.shape, weights, self._dev, pieces=self._pieces)
+            s = score(self._task.shape, weights, dev, pieces=self._pieces)
             numbers = [s.sll, s.sll_e, s.perplexity, s.top1 or 0.0, s.top3 or 0.0]
         sll, sll_e, perplexity, top1, top3 = self._ranks.same(numbers)
-        if not isfinite(sll_e):
-            raise DivergedError(f"the training diverged: the dev scores of round {number} are not finite; {_REMEDY}")
-        size = len(self._dev.sentences), self._dev.words
+        size = len(dev.sentences), dev.words
         return Scores(sll, sll_e, perplexity, None if self._pieces else top1, None if self._pieces else top3, *size)
 
     @staticmethod
@@ -149,9 +158,10 @@ def _has_diverged(tally: Tally) -> bool:
 
 
 def train(
-    job: Job[FedAvgState], fleet: Fleet, options: RunOptions, *, dev: ScoredText | None = None,
+    job: Job[FedAvgState], fleet: Fleet, options: RunOptions, *, dev: ScoredText | DevScorer | None = None,
     dev_schedule: DevSchedule | None = None, ranks: Ranks | None = None, checkpoints: Checkpointing | None = None,
     on_round: Callable[[RoundProgress], object] = lambda _: None, tell: Tell = lambda *_: None,
+    mechanism: Mechanism | None = None,
 ) -> TrainingResult:  # fmt: skip
     """Train on a fleet, from the start or from the newest checkpoint."""
     task, ranks, dev_schedule = job.task, ranks or Ranks(), dev_schedule or DevSchedule()
@@ -160,10 +170,10 @@ def train(
     watch = TrainingWatch(task, dev, dev_schedule, options.rounds, ranks=ranks, on_round=on_round)
     if checkpoints is not None:
         about = {"rounds": options.rounds, "evaluate_every": dev_schedule.evaluate_every}
-        about |= {"dev_words": dev.words if dev else 0, **checkpoints.belongs_to}
+        about |= {"dev_words": dev.words if isinstance(dev, ScoredText) else 0, **checkpoints.belongs_to}
         checkpoints = replace(checkpoints, belongs_to=about, lead=ranks.rank == 0)
     try:
-        run = run_rounds(job, fleet, options, checkpoints=checkpoints, watch=watch, tell=tell)
+        run = run_rounds(job, fleet, options, checkpoints=checkpoints, watch=watch, mechanism=mechanism, tell=tell)
     except GaveUpError as why:
         if _has_diverged(why.tally):
             raise DivergedError(f"the training diverged: {why}; {_REMEDY}") from None

@@ -3,26 +3,30 @@
     on device i    Δ_i, the change of the weights by the device's training                  (`fedavg_device.py`)
     on the server  Δ = Σ a_i·Δ_i / Σ a_i,   R ← move(R, Δ)                                  (`federated/averaging.py`)
 
+With adaptive clipping the server moves the limit C so that a share γ of the devices is within it (Andrew et al. 2021):
+log C ← log C − η·(share − γ). The share comes from the same sum, so that it has noise where the sum has.
+
 A limit on the norm of a change is on by default: it bounds what one device can do to the model. Paper: §7.1; McMahan et
 al. 2017.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from math import exp, inf, nan
 from typing import ClassVar
 
 import numpy as np
 
 from fedgram.core.arrays import IntArray, Ragged
 from fedgram.core.errors import FedgramError
-from fedgram.core.storage import Record
+from fedgram.core.storage import Record, limit_from_json, limit_to_json
 from fedgram.federated.averaging import Arrays, ServerModel, averaged, move
 from fedgram.federated.batched_task import Member
 from fedgram.federated.intake import Intake
 from fedgram.federated.task import Total
 from fedgram.neural.model import ModelShape
 from fedgram.neural.network import coding_arrays, coding_from, pinned_like
-from fedgram.training.fedavg_device import LOSS, TARGETS, DeviceTraining
+from fedgram.training.fedavg_device import LOSS, TARGETS, UNCLIPPED, DeviceTraining
 from fedgram.training.fedavg_engine import Chunk, chunks_of, train_chunks
 from fedgram.training.plan import TrainingPlan
 
@@ -33,7 +37,8 @@ _PARTS = ("weights", "first", "second")  # of a ServerModel
 class FedAvgState:
     """What the server has after `round` rounds: its model, and the mean loss per target of the last round.
 
-    `average` is the exponential average of its weights over the rounds; empty if the plan asks for none.
+    `average` is the exponential average of its weights over the rounds; empty if the plan asks for none. `clip` is the
+    limit on the norm of a change in the next round. The loss is not a number if nobody trained, or if it is withheld.
     """
 
     round: int
@@ -42,6 +47,7 @@ class FedAvgState:
     loss: float = float("nan")
     targets: int = 0
     devices: int = 0
+    clip: float = inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,11 +77,13 @@ class FederatedAveraging(DeviceTraining):
 
     def init(self) -> FedAvgState:
         """The weights to start from."""
-        return FedAvgState(0, ServerModel(self.start), self.start if self.plan.average else {})
+        average = self.start if self.plan.average else {}
+        return FedAvgState(0, ServerModel(self.start), average, clip=self.plan.update_norm)
 
     def broadcast(self, state: FedAvgState) -> Record:
-        """The weights, and the number of the round."""
-        return Record({"round": state.round + 1}, state.model.weights)
+        """The weights, the number of the round, and the limit on the norm if it is adapted."""
+        clip = {"clip": state.clip} if self.plan.adaptive_clip else {}
+        return Record({"round": state.round + 1, **clip}, state.model.weights)
 
     def batches(self, members: Sequence[Member]) -> list[Chunk]:
         """The members of a round in chunks that train together."""
@@ -89,23 +97,35 @@ class FederatedAveraging(DeviceTraining):
         """Move the model along the mean change; stay where nobody trained."""
         number = state.round + 1
         if total.weight == 0:
-            return FedAvgState(number, state.model, state.average)
+            return FedAvgState(number, state.model, state.average, clip=state.clip)
         change = {name: total.arrays[name] for name in state.model.weights}
         step = self.plan.server.scaled(self.plan.server_schedule.factor(number))
         scale = 1.0 / total.weight  # both are in the same fixed point
+        if self.plan.adaptive_clip:
+            scale *= state.clip / self.plan.update_norm
         model = move(state.model, change, step, scale, pinned_like if self.on_gpu else np.empty_like)
         decay = min(self.plan.average, (number - 1) / number)  # the first rounds count alike, the start does not
         average = averaged(state.average, model.weights, decay) if self.plan.average else {}
         targets = total.array(TARGETS)[0]
-        loss = float(total.array(LOSS)[0] / max(targets, 1.0))
-        return FedAvgState(number, model, average, loss, int(targets), total.devices)
+        loss = float(total.array(LOSS)[0] / targets) if targets else nan
+        return FedAvgState(number, model, average, loss, int(targets), total.devices, self._next_clip(state, total))
+
+    def _next_clip(self, state: FedAvgState, total: Total) -> float:
+        """The limit of the next round."""
+        if not self.plan.adaptive_clip:
+            return state.clip
+        share = 0.5 + float(total.arrays[UNCLIPPED][0] / total.weight)
+        return state.clip * exp(-self.plan.clip_rate * (min(max(share, 0.0), 1.0) - self.plan.clip_target))
 
     def save(self, state: FedAvgState) -> Record:
         """The model with what its rule remembers."""
         parts = {part: getattr(state.model, part) for part in _PARTS}
         parts["average"] = state.average
         loss = None if np.isnan(state.loss) else state.loss
-        fields = {"round": state.round, "loss": loss, "targets": state.targets, "devices": state.devices}
+        fields = {
+            "round": state.round, "loss": loss, "targets": state.targets, "devices": state.devices,
+            "clip": limit_to_json(state.clip),
+        }  # fmt: skip
         arrays = {f"{part}.{name}": array for part, given in parts.items() for name, array in given.items()}
         return Record(fields, arrays)
 
@@ -115,4 +135,5 @@ class FederatedAveraging(DeviceTraining):
         f = saved.fields
         loss = float("nan") if f["loss"] is None else float(f["loss"])
         average = saved.part("average").arrays
-        return FedAvgState(int(f["round"]), model, average, loss, int(f["targets"]), int(f["devices"]))
+        clip = limit_from_json(f["clip"])
+        return FedAvgState(int(f["round"]), model, average, loss, int(f["targets"]), int(f["devices"]), clip)

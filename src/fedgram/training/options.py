@@ -1,9 +1,10 @@
 """The settings of trainings; this module does not import torch."""
 
 from dataclasses import dataclass
+from math import isinf
 from typing import Annotated, Literal
 
-from fedgram.core.settings import AtLeastOne, Between, Limit, Positive, Settings, setting
+from fedgram.core.settings import AtLeastOne, Between, Limit, Positive, SettingError, Settings, setting
 from fedgram.federated.cohort import CohortOptions
 
 
@@ -61,4 +62,49 @@ class FedAvgOptions(CohortOptions):
     )
     dev_users: Annotated[int, Between(0)] = setting(100, "Number of dev users to score on; 0 means none.")
     evaluate_every: AtLeastOne = setting(10, "Number of rounds between scores on dev users.")
+    noise: Literal["none", "poisson", "blt"] = setting(
+        "none",
+        "Noise for differential privacy: none, independent noise on Poisson samples of devices, or correlated (BLT).",
+    )
+    noise_multiplier: Positive = setting(
+        1.0, "Standard deviation of the (fresh) noise in the sum of a round, per unit of the norm limit."
+    )
+    min_separation: AtLeastOne | None = setting(
+        None,
+        "With BLT noise: minimum number of rounds from one participation of a device to its next; by default, as many "
+        "as the number of devices allows.",
+    )
+    max_participations: AtLeastOne | None = setting(
+        None, "With BLT noise: maximum number of rounds per device; by default, as many as the separation allows."
+    )
+    adaptive_clip: bool = setting(
+        False, "Adapt the limit on the norm to the devices' changes; update-norm is the first limit."
+    )
+    clip_target: Annotated[float, Between(0.01, 0.99)] = setting(
+        0.5, "Adaptive clipping: the share of devices whose change should be within the limit."
+    )
+    clip_rate: Positive = setting(0.2, "Adaptive clipping: learning rate of the limit's logarithm.")
+    clip_noise: Positive = setting(
+        0.05, "Adaptive clipping: standard deviation of the noise in the share of devices within the limit."
+    )
+    simulated: AtLeastOne | None = setting(
+        None, "Simulate a population of this size: the noise is as small as if each device stood for many."
+    )
+    noise_seed: Annotated[int, Between(0)] | None = setting(
+        None, "Draw the noise from this seed, for experiments: the result is repeatable, but not private."
+    )
     patience: AtLeastOne | None = setting(None, "Stop after this many scores on dev users without a better SLL^e.")
+
+    def __post_init__(self) -> None:
+        """Check the values, and that noise is possible with them."""
+        Settings.__post_init__(self)
+        if self.noise == "none" and not self.adaptive_clip:
+            return
+        what = "adaptive clipping" if self.noise == "none" else "noise"
+        if self.weighting != "uniform":
+            raise SettingError("weighting", f"must be 'uniform' with {what}, so that all devices have the same limit")
+        if isinf(self.update_norm):
+            raise SettingError("update_norm", f"must be finite with {what}: it limits what one device can change")
+        if self.noise == "poisson" and (self.min_separation or self.max_participations):
+            problem = "cannot be combined with Poisson sampling, which decides by chance who takes part"
+            raise SettingError("min_separation" if self.min_separation else "max_participations", problem)

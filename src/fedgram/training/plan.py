@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from math import cos, pi
+from math import cos, inf, pi
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,8 @@ class Schedule:
 class TrainingPlan:
     """Everything that devices and server must agree on; an `update_norm` of inf sets no limit.
 
-    `average` is the decay of the average of the server's weights, 0 for none.
+    `average` is the decay of the average of the server's weights, 0 for none. With `adaptive_clip` the limit of each
+    round is broadcast, and `update_norm` is the first one.
     """
 
     local: LocalTraining = field(default_factory=LocalTraining)
@@ -62,6 +63,9 @@ class TrainingPlan:
     client_schedule: Schedule = field(default_factory=Schedule)
     server_schedule: Schedule = field(default_factory=Schedule)
     average: float = 0.0
+    adaptive_clip: bool = False
+    clip_target: float = _DEFAULT.clip_target
+    clip_rate: float = _DEFAULT.clip_rate
 
     def __post_init__(self) -> None:
         if min(self.rows, self.length, self.epochs, self.max_sentences) < 1:
@@ -72,6 +76,10 @@ class TrainingPlan:
             raise FedgramError(f"the update's norm limit must be greater than 0, not {self.update_norm}")
         if not 0 <= self.average < 1:
             raise FedgramError(f"the decay of the weights' average must be at least 0 and below 1, not {self.average}")
+        if self.adaptive_clip and (self.weighting != "uniform" or self.update_norm == inf):
+            raise FedgramError("adaptive clipping needs uniform weights and a finite limit to start from")
+        if not (0 < self.clip_target < 1 and self.clip_rate > 0):
+            raise FedgramError("the target of adaptive clipping lies between 0 and 1, and its rate above 0")
 
     @classmethod
     def of(cls, options: FedAvgOptions) -> "TrainingPlan":
@@ -82,7 +90,7 @@ class TrainingPlan:
             o.weighting, o.update_norm,
             ServerStep(o.server_rule, o.server_rate, o.server_momentum, tau=o.server_tau),
             Schedule(o.client_schedule, o.rounds), Schedule(o.server_schedule, o.rounds, o.server_warmup),
-            o.weight_average,
+            o.weight_average, o.adaptive_clip, o.clip_target, o.clip_rate,
         )  # fmt: skip
 
     def local_in(self, round_number: int) -> LocalTraining:

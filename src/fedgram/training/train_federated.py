@@ -22,11 +22,13 @@ from fedgram.federated.rounds import Checkpointing
 from fedgram.neural.cell_registry import is_process_local
 from fedgram.neural.network import Coding, Network, read_network, write_network
 from fedgram.neural.ranks import Ranks, join_ranks
-from fedgram.neural.scoring import text_to_score
+from fedgram.neural.scoring import ScoredText, text_to_score
 from fedgram.neural.torch_devices import choose_torch_device
+from fedgram.privacy.ledger import Ledger, ledger_facts
 from fedgram.text.population import Population, Users, open_population, write_population
-from fedgram.training.fedavg_run import DevSchedule, RoundProgress, TrainingResult, train
+from fedgram.training.fedavg_run import DevSchedule, DevScorer, RoundProgress, TrainingResult, train
 from fedgram.training.fedavg_task import FederatedAveraging
+from fedgram.training.noise_plan import NoisePlan
 from fedgram.training.options import FedAvgOptions
 from fedgram.training.plan import TrainingPlan
 from fedgram.training.workers import sharing
@@ -53,10 +55,12 @@ def train_federated(
     users: Population | Users | Devices,
     options: FedAvgOptions | None = None,
     *,
-    dev: Users | None = None,
+    dev: Users | DevScorer | None = None,
     seed: int = 0,
     compute: Compute | None = None,
     checkpoints: Checkpointing | None = None,
+    ledger: Ledger | None = None,
+    name: str = "training",
     begin: Begin = silent,
     **settings: Any,
 ) -> TrainedNetwork:
@@ -70,16 +74,22 @@ def train_federated(
         network: The network to start from.
         users: A population, whose train users train and whose dev users score; or the users or devices that train.
         options: How to train; its fields may be given as keywords instead.
-        dev: The users to score on, if `users` is not a population.
+        dev: The users to score on, if `users` is not a population; or what scores weights elsewhere, on real devices.
         seed: Of the cohorts and of the order of sentences on devices.
         compute: The processes that share the work, or the GPU.
         checkpoints: Where to keep checkpoints; an interrupted training resumes from there.
+        ledger: Where privacy spent on these users is recorded, and their budget; used if there is noise.
+        name: What the ledger calls this training.
         begin: Progress callback.
+
+    With noise the result is differentially private as far as the options say, provided that it was chosen by dev users
+    who did not train. Its history has the cost under `privacy`; the loss on devices is then not known.
     """
     options, compute = chosen(FedAvgOptions, options, settings), compute or Compute()
     if isinstance(users, Population):
         dev, users = users.dev if dev is None else dev, users.train
-    work = _Work(network, options, seed, str(choose_torch_device(compute.torch_device)), checkpoints)
+    torch_device = str(choose_torch_device(compute.torch_device))
+    work = _Work(network, options, seed, torch_device, checkpoints, ledger or Ledger(), name)
     advance, done = begin("Training", options.rounds), [0]
 
     def on_round(progress: RoundProgress) -> None:
@@ -91,6 +101,8 @@ def train_federated(
 
     if not isinstance(users, Users):
         return work.trained(work.train(users, dev, Ranks(), on_round))
+    if callable(dev):
+        raise FedgramError("simulated devices are scored on dev users; give users as dev")
     _check_vocabulary(users, network.coding)
     alone = work.torch_device != "cpu" or options.secure_aggregation or is_process_local(network.shape.cell)
     workers = 1 if alone else compute.cores
@@ -110,28 +122,37 @@ class _Work:
     seed: int
     torch_device: str
     checkpoints: Checkpointing | None
+    ledger: Ledger
+    name: str
 
     def train_simulated(self, users: Users, dev: Users | None, ranks: Ranks, on_round: OnRound) -> TrainingResult:
         """Train on users of a population, together with the other ranks."""
         return self.train(SimulatedDevices(users, ranks=ranks), dev, ranks, on_round, {"dropout": self.options.dropout})
 
     def train(
-        self, devices: Devices, dev: Users | None, ranks: Ranks, on_round: OnRound,
+        self, devices: Devices, dev: Users | DevScorer | None, ranks: Ranks, on_round: OnRound,
         belongs_to: Mapping[str, Any] | None = None,
     ) -> TrainingResult:  # fmt: skip
         """Train on any devices."""
         network, options = self.network, self.options
         plan = TrainingPlan.of(options)
         task = FederatedAveraging(network.shape, network.weights, plan, network.coding, self.torch_device)
-        job = Job(task, self.seed)
-        scored = dev.first(options.dev_users) if dev is not None else None
-        text = text_to_score(network.coding, scored.population, scored.clients) if scored else None
-        kept = replace(self.checkpoints, belongs_to=belongs_to or {}) if self.checkpoints else None
+        noise = NoisePlan.of(options, devices.count)
+        job = Job(task, self.seed, *noise.limits) if noise else Job(task, self.seed)
+        mechanism = noise.mechanism(job, self.ledger, self.name, ranks) if noise else None
+        text: ScoredText | DevScorer | None = None
+        if isinstance(dev, Users):
+            scored = dev.first(options.dev_users)
+            text = text_to_score(network.coding, scored.population, scored.clients) if len(scored) else None
+        elif options.dev_users:
+            text = dev
+        about = {**(belongs_to or {}), **(noise.about if noise else {})}
+        kept = replace(self.checkpoints, belongs_to=about) if self.checkpoints else None
         with devices.working_on(job, options, options.rounds) as fleet:
             return train(
                 job, fleet, devices.run_options(options, options.rounds), dev=text,
                 dev_schedule=DevSchedule(options.evaluate_every, options.patience), ranks=ranks,
-                checkpoints=kept, on_round=on_round,
+                checkpoints=kept, on_round=on_round, mechanism=mechanism,
             )  # fmt: skip
 
     def trained(self, result: TrainingResult) -> TrainedNetwork:
@@ -140,6 +161,9 @@ class _Work:
         about = {**self.network.about, "central": False, "rounds": len(history["loss"]),
                  "best_round": history["best_round"],
                  "plan": json.loads(json.dumps(TrainingPlan.of(self.options).fields()))}  # fmt: skip
+        if self.options.noise != "none":
+            history["privacy"] = ledger_facts(self.ledger)
+            about["privacy"] = {"noise": self.options.noise, **history["privacy"]}
         return TrainedNetwork(self.network.shape, result.weights, self.network.coding, about, history)
 
 
@@ -174,7 +198,8 @@ def help_training(folder: Path, shared: Mapping[str, Any], ranks: Ranks) -> None
     torch_device = str(choose_torch_device("cpu"))
     kept = Checkpointing(Path(shared["checkpoints"][0]), *shared["checkpoints"][1:]) if shared["checkpoints"] else None
     network = read_network(folder / "network.safetensors")
-    work = _Work(network, FedAvgOptions(**shared["options"]), shared["seed"], torch_device, kept)
+    options = FedAvgOptions(**shared["options"])
+    work = _Work(network, options, shared["seed"], torch_device, kept, Ledger(), "")  # the first process has the ledger
     open_once = cache(open_population)
     users, dev = (
         Users(open_once(shared[name]), np.load(folder / f"{name}.npy")) if shared[name] else None

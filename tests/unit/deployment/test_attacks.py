@@ -2,21 +2,23 @@
 
 from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
+from os import urandom
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.deployment.transports import OFTEN, ONCE, START, TEXTS, TRAINING, UNIGRAMS, make_devices
+from tests.unit.deployment.transports import OFTEN, ONCE, START, TEXTS, TRAINING, UNIGRAMS, admitted_of, make_devices
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.storage import Record
 from fedgram.deployment.device import Device
 from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
+from fedgram.federated.secure.admitted_keys import new_credentials
 from fedgram.federated.secure.client import SecureClient
 from fedgram.federated.secure.messages import Kind
-from fedgram.federated.secure.rounds import SecureRound, sum_securely
+from fedgram.federated.secure.rounds import STEPS, SecureRound, sum_securely
 from fedgram.federated.secure.server import SecureServer, SecureSum
 from fedgram.federated.secure.settings import AbandonedRoundError, RefusedMessageError, SecureSettings
 from fedgram.federated.secure.vectors import round_digest, total_from_sum, update_to_vector, vector_length
@@ -54,10 +56,10 @@ def masked_round(
 
     Returns the sum, if there is one, and the last reply of each device that declined.
     """
-    server = SecureServer(MASKING, length, about=about)
+    server = SecureServer(MASKING, length, admitted_of(devices), about=about)
     messages, declined = server.begin(devices), dict[int, Content]()
     try:
-        for step in range(4):
+        for step in range(STEPS):
             for number, message in messages.items():
                 if number in gone and step >= 2:
                     continue
@@ -135,7 +137,7 @@ def test_devices_with_different_broadcasts_have_no_sum(tmp_path: Path) -> None:
     other = record_to_bytes(Record({"round": 1}, {name: 2 * w for name, w in START.items()}))
     honest, lying = request_for(TRAINING, 1, broadcast), {**request_for(TRAINING, 1, broadcast), "broadcast": other}
     about = round_digest(TRAINING.digest, 1, honest["broadcast_digest"].decode())
-    server = SecureServer(MASKING, vector_length(task.size), about=about)
+    server = SecureServer(MASKING, vector_length(task.size), admitted_of(devices), about=about)
     messages = server.begin(devices)
     for _ in range(2):
         for number, message in messages.items():
@@ -203,8 +205,9 @@ def test_too_few_vectors_are_never_unmasked() -> None:
             asked.append(Kind(request[5]))
             return super().answer(request)
 
-    server = SecureServer(MASKING, 4, minimum=5)
-    clients = {n: Watching(MASKING, 4, vector) for n, vector in vectors.items()}
+    own = new_credentials(vectors, urandom)
+    server = SecureServer(MASKING, 4, own[0].admitted, minimum=5)
+    clients = {n: Watching(MASKING, 4, vector, own[n]) for n, vector in vectors.items()}
     messages = server.begin(clients)
     for step in range(3):
         for n, message in messages.items():

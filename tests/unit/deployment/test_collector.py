@@ -67,7 +67,7 @@ class Answering(threading.Thread):
 
     def run(self) -> None:
         try:
-            serve_rounds(self._run.folder, self._transport)
+            serve_rounds(self._run.folder, self._transport, self._run.folder.parent)
         except BaseException as error:
             self.error = error
 
@@ -185,7 +185,7 @@ def test_one_that_is_killed_in_a_round_is_followed_by_another_that_answers_the_s
     call = call_of(1, 10, masking=masking)
     run.call(call)
     with pytest.raises(KeyboardInterrupt):
-        serve_rounds(run.folder, LocalTransport(devices, dying))
+        serve_rounds(run.folder, LocalTransport(devices, dying), tmp_path)
     assert run.sum_of(call) is None
     assert run.failure() is None
     app = Answering(run, LocalTransport(devices))

@@ -40,11 +40,11 @@ def test_a_device_whose_condition_does_not_hold_declines_what_it_is_sent(tmp_pat
     hot = [False]
     device = Device(open_store(tmp_path / "3.sqlite"), tmp_path / "jobs", hooks=(lambda _: "hot" if hot[0] else None,))
     request = {"job": ONCE.digest.encode(), "round": b"1", "broadcast": b""}
-    assert device.join({"job": ONCE.content}) == {"device": b"3", "ready": b"yes"}
+    assert device.join({"job": ONCE.content}) == {"device": b"3", "ready": b"yes", "model": b"0"}
     hot[0] = True
     assert device.join({"job": ONCE.content})["ready"] == b"hot"
     assert device.report(request) == {"declined": b"hot"}
-    assert device.secure({**request, "message": b"FGSA\2\1" + bytes(64)}) == {"declined": b"hot"}
+    assert device.secure({**request, "message": b"FGSA\3\1" + bytes(64)}) == {"declined": b"hot"}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,24 @@ def test_the_status_names_the_job_and_what_devices_can_pin(tmp_path: Path) -> No
     assert read_status(tmp_path)["rounds_committed"] == 3
 
 
+def test_a_job_that_pauses_for_another_counts_each_round_once(tmp_path: Path) -> None:
+    def app(job: str, rounds: range, end: str) -> None:
+        """A ServerApp: with the call for a round it tells of the one before, and of its last one at its end."""
+        journal = Journal(tmp_path, "any", None)
+        journal.tell("run began", {"rounds": None, "job": job, "parts": {}})
+        for number in (rounds.start - 1, *rounds):
+            if number:
+                journal.tell("round committed", {"round": number})
+        journal.tell(end, {})
+
+    app("training", range(1, 3), "run paused")
+    app("scoring", range(1, 5), "run completed")
+    app("training", range(3, 4), "run paused")
+    assert read_status(tmp_path)["rounds_committed"] == 2 + 4 + 1
+    app("scoring", range(1, 2), "run completed")  # from the beginning
+    assert read_status(tmp_path)["rounds_committed"] == 2 + 4 + 1 + 1
+
+
 def test_metrics_are_served() -> None:
     port = free_port()
     server = serve_metrics(port, lambda: metrics_text({"round": 3}))

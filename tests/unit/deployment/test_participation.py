@@ -16,6 +16,7 @@ from tests.unit.deployment.transports import (
     UNIGRAMS,
     WORDS,
     LocalTransport,
+    admitted_of,
     answer_of,
     make_devices,
 )
@@ -37,7 +38,7 @@ from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.federated.wire import record_to_bytes
 from fedgram.text.vocabulary import Vocabulary
 
-TOOK_PART = {"declined": b"took part already"}
+TOOK_PART, TOO_EARLY = {"declined": b"took part already"}, {"declined": b"took part too recently"}
 UNLIMITED = Job(UNIGRAMS, 5)  # by the job, but not by its devices
 
 
@@ -53,7 +54,7 @@ def request(job: Job[Any], number: int, broadcast: Record | None = None) -> dict
 
 def joined(folder: Path, job: Job[Any], participations: int = 1) -> Device:
     (device,) = make_devices(folder, {3: TEXTS[3]}, participations=participations).values()
-    assert device.join({"job": job.content}) == {"device": b"3", "ready": b"yes"}
+    assert device.join({"job": job.content})["ready"] == b"yes"
     return device
 
 
@@ -96,6 +97,53 @@ def test_a_training_may_ask_a_device_again_unless_it_sets_a_limit(tmp_path: Path
     assert device.report(request(limited, 1, probe)) == TOOK_PART
 
 
+def test_a_device_keeps_the_separation_of_its_rounds(tmp_path: Path) -> None:
+    apart = Job(TRAINING.task, 5, participations=3, min_separation=4)
+    device = joined(tmp_path, apart)
+
+    def asked(number: int) -> dict[str, bytes]:
+        weights = TRAINING.task.init().model.weights
+        return restarted(device).report(request(apart, number, Record({"round": number}, weights)))
+
+    assert "update" in asked(5)
+    assert asked(5) == asked(5) != TOO_EARLY  # the same report again
+    assert [asked(number) for number in (6, 8, 4, 1)] == [TOO_EARLY] * 4
+    assert "update" in asked(9)
+    assert asked(12) == TOO_EARLY
+    assert "update" in asked(20)
+    assert asked(99) == TOOK_PART  # three times
+
+
+def test_a_device_keeps_the_separation_of_masked_rounds(tmp_path: Path) -> None:
+    devices = make_devices(tmp_path, {n: TEXTS[n] for n in range(3)}, MASKING, participations=9)
+    apart = Job(UNIGRAMS, 5, participations=9, min_separation=3)
+    for device in devices.values():
+        device.join({"job": apart.content})
+    for number, answered in ((2, True), (3, False), (4, False), (1, False), (5, True), (7, False), (8, True)):
+        going = Round(devices, number, apart)
+        for step in range(len(STEPS)):
+            answers = going.step()
+            if not answered:
+                assert answers == [TOO_EARLY] * 3
+                break
+            assert all("answer" in answer for answer in answers), (number, step)
+            if step < len(STEPS) - 1:
+                going.advance()
+
+
+def test_server_and_devices_agree_on_the_separation(tmp_path: Path) -> None:
+    apart = Job(TRAINING.task, 5, participations=2, min_separation=3)
+    devices = make_devices(tmp_path, {n: TEXTS[n % len(TEXTS)] for n in range(8)})
+    fleet = RemoteFleet(LocalTransport(devices), apart, Timeouts(wait_seconds=5, poll=0.01))
+    found = run_rounds(apart, fleet, RunOptions(6, RoundPlan(2, 1.0, minimum=2)))
+    assert found.progress.round == 6
+    assert not found.progress.tally.failed  # nobody had to decline
+    noted = [json.loads(d.jobs.with_name("participations.json").read_text())[apart.question] for d in devices.values()]
+    by_device = dict(zip(found.progress.device.tolist(), found.progress.last.tolist(), strict=True))
+    assert {n: entry["last"] for n, entry in enumerate(noted)} == by_device
+    assert sum(entry["spent"] for entry in noted) == 12
+
+
 def test_a_report_is_noted_before_it_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -118,7 +166,7 @@ class Round:
         self.broadcast = record_to_bytes(job.task.broadcast(job.task.init()))
         self.digest = hashlib.sha256(self.broadcast).hexdigest()
         about = round_digest(job.digest, number, self.digest)
-        self.server = SecureServer(MASKING, vector_length(job.task.size), about=about)
+        self.server = SecureServer(MASKING, vector_length(job.task.size), admitted_of(devices), about=about)
         self.requests = self.server.begin(devices)
 
     def step(self) -> list[dict[str, bytes]]:
@@ -197,13 +245,13 @@ def pinned(folder: Path, pins: str) -> Device:
 def test_a_job_whose_pinned_setting_differs_is_declined(tmp_path: Path) -> None:
     other = Job(UnigramTask(Vocabulary.of([*WORDS.words[3:], "secret"]), clip=20.0), 5, participations=1)
     parts = ONCE.parts()
-    assert set(parts) == {"unigrams.clip", "unigrams.words"}
+    assert set(parts) == {"unigrams.clip", "unigrams.norm", "unigrams.words"}
     device = pinned(tmp_path, f"unigrams.words={parts['unigrams.words']}")
     assert device.join({"job": ONCE.content})["ready"] == b"yes"
     assert device.join({"job": other.content})["ready"] == b"not the pinned unigrams.words"
     assert "update" in device.report(request(ONCE, 1))
     for server_asks in (device.report, replace(device, masking=MASKING).secure):
-        asked = {**request(other, 1), "message": b"FGSA\2\1" + bytes(64), "broadcast_digest": b"0" * 64}
+        asked = {**request(other, 1), "message": b"FGSA\3\1" + bytes(64), "broadcast_digest": b"0" * 64}
         assert server_asks(asked) == {"declined": b"not the pinned unigrams.words"}
     louder = Job(UnigramTask(WORDS, clip=1e6), 5, participations=1)
     assert device.join({"job": louder.content})["ready"] == b"yes"  # of which it demands nothing
@@ -226,7 +274,7 @@ def test_what_is_noted_is_not_what_was_typed(tmp_path: Path) -> None:
     device.report(request(ONCE, 1))
     noted = json.loads(device.jobs.with_name("participations.json").read_text())
     assert list(noted) == [ONCE.question]
-    assert noted[ONCE.question].keys() == {"spent", "round", "report", "open"}
+    assert noted[ONCE.question].keys() == {"spent", "round", "report", "open", "last"}
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"x": {"spent": -5}}', b'{"x": {"spent": 0.5}}', b'{"y": 1}'])

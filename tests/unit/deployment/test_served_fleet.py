@@ -291,7 +291,7 @@ def test_a_run_that_is_killed_before_it_commits_finds_the_sum(
 
 
 @pytest.mark.parametrize(
-    ("masking", "request_number"), [(None, 2), (None, 9), (MASKING, 2), (MASKING, 9), (MASKING, 17), (MASKING, 30)]
+    ("masking", "request_number"), [(None, 2), (None, 9), (MASKING, 2), (MASKING, 9), (MASKING, 17), (MASKING, 36)]
 )
 def test_a_server_app_that_is_killed_in_a_round_is_followed_by_another(
     home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masking: Any, request_number: int

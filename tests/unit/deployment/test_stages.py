@@ -8,9 +8,10 @@ import pytest
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.toml_config import digest, from_table
+from fedgram.deployment.federation_devices import FederationDevices, Servers, masking_of, round_plan, timeouts_of
 from fedgram.deployment.folder import FederationConfig, RoundsConfig, make_folder, open_folder
-from fedgram.deployment.stages import FederationDevices, Servers, masking_of, on_federation, round_plan, timeouts_of
-from fedgram.pipeline.config import RunConfig
+from fedgram.deployment.stages import on_federation
+from fedgram.pipeline.config import PopulationSection, RunConfig
 from fedgram.pipeline.stages import run_stages
 
 ASKING = {"unigrams", "train_words", "train_pieces", "refit"}
@@ -25,6 +26,19 @@ def test_all_stages_that_ask_devices_are_the_federations(tmp_path: Path) -> None
     assert {name for name in after if digest(after[name].config) != digest(before[name].config)} == ASKING
     for name in ASKING:
         assert (after[name].inputs, after[name].outputs) == (before[name].inputs, before[name].outputs)
+
+
+def test_without_users_devices_measure_too(tmp_path: Path) -> None:
+    text = PopulationSection(supplement="s.txt", whitelist="w.txt")
+    config = replace(RunConfig(), population=text).without_users()
+    home = make_folder(tmp_path / "fed", FederationConfig(tls=False, dev_share=0.1, test_share=0.1))
+    before = {stage.name: stage for stage in run_stages(config)}
+    after = {stage.name: stage for stage in on_federation(Servers(home), config)(list(before.values()))}
+    changed = {name for name in after if after[name].function != before[name].function}
+    assert changed == ASKING | {"baselines", "final", "evaluation"}
+    plain = make_folder(tmp_path / "plain", FederationConfig(tls=False))
+    with pytest.raises(FedgramError, match="has no devices to measure models on"):
+        on_federation(Servers(plain), config)
 
 
 def test_what_the_configuration_names_is_not_asked_of_devices(tmp_path: Path) -> None:

@@ -17,17 +17,18 @@ from tests.unit.deployment.transports import (
     Killed,
     LocalLink,
     LocalTransport,
+    key_list_of,
     make_devices,
     same,
     simulated,
 )
 
 from fedgram.core.errors import FedgramError
-from fedgram.deployment import server_app_runs, stages
+from fedgram.deployment import federation_devices, server_app_runs
+from fedgram.deployment.federation_devices import Servers, fleets_of, served
 from fedgram.deployment.folder import FederationConfig, RoundsConfig, make_folder
 from fedgram.deployment.remote_fleet import RemoteFleet
 from fedgram.deployment.server_app_runs import keep_collecting
-from fedgram.deployment.stages import Servers, served
 from fedgram.deployment.transport import Request, TransportLostError
 from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
@@ -70,7 +71,10 @@ def sharded(
     def sleep(seconds: float) -> None:
         time.sleep(min(seconds, 0.02))
 
-    shards = [RemoteFleet(transport, job, timeouts, sleep=sleep) for transport in transports]
+    shards = [
+        RemoteFleet(transport, job, timeouts, sleep=sleep, key_list=key_list_of(transport.devices))
+        for transport in transports
+    ]
     return ShardedFleet(shards, Waiting(timeouts.wait_seconds, timeouts.idle_seconds), min_devices=least)
 
 
@@ -83,7 +87,8 @@ def test_two_servers_give_the_bits_of_one(tmp_path: Path, job: Job[Any], rounds:
     invited = [t.requests_for("report" if masking is None else "secure") for t in transports]
     assert all(invited)
     alone = LocalTransport(make_devices(tmp_path, TEXTS, masking))
-    one = RemoteFleet(alone, job, Timeouts(wait_for=12, idle_seconds=0.3, poll=0.01))
+    timeouts = Timeouts(wait_for=12, idle_seconds=0.3, poll=0.01)
+    one = RemoteFleet(alone, job, timeouts, key_list=key_list_of(alone.devices))
     assert same(found.state, run_rounds(job, one, RunOptions(rounds, plan, masking)).state)
     assert same(found.state, simulated(job, plan, rounds))
     assert found.progress.tally.reports == (30 if rounds else 12)
@@ -168,7 +173,10 @@ def test_two_served_federations_share_a_run_that_survives_their_server_apps(
     """As `federation run --shard` does it: through folders, with ServerApps, one of which is killed in a round."""
     transports = two(tmp_path, masking, MANY)
     rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
-    folders = [make_folder(tmp_path / name, FederationConfig(tls=False, rounds=rounds)) for name in ("one", "other")]
+    folders = [
+        make_folder(tmp_path / name, FederationConfig(tls=False, masked_with=3, rounds=rounds))
+        for name in ("one", "other")
+    ]
     link = LocalLink(monkeypatch, {home.path: t for home, t in zip(folders, transports, strict=True)})
     killed: list[str] = []
 
@@ -179,7 +187,8 @@ def test_two_served_federations_share_a_run_that_survives_their_server_apps(
         return reply
 
     transports[1].misbehave = die
-    with served(Servers(folders[0], (folders[1],)), tmp_path / "work", TRAINING, 3) as fleet:
+    servers = Servers(folders[0], (folders[1],))
+    with served(servers, fleets_of(servers, tmp_path / "work", TRAINING), 3) as fleet:
         found = run_rounds(TRAINING, fleet, RunOptions(3, RoundPlan(10, 1.0), masking))
     link.join()
     assert killed
@@ -198,12 +207,16 @@ def test_a_server_on_another_machine_shares_a_run_through_a_folder(
     transports, shared = two(tmp_path, masking, MANY), tmp_path / "shared"
     shared.mkdir()
     rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
-    near, far = (make_folder(tmp_path / name, FederationConfig(tls=False, rounds=rounds)) for name in ("near", "far"))
+    near, far = (
+        make_folder(tmp_path / name, FederationConfig(tls=False, masked_with=3, rounds=rounds))
+        for name in ("near", "far")
+    )
     link = LocalLink(monkeypatch, {near.path: transports[0], far.path: transports[1]})
     threading.Thread(target=keep_collecting, args=(far, shared), daemon=True).start()
     jobs: tuple[tuple[Job[Any], int], ...] = ((TRAINING, 2), (OFTEN, 1))
     for job, count in jobs:
-        with served(Servers(near, (shared,)), tmp_path / "work", job, count) as fleet:
+        servers = Servers(near, (shared,))
+        with served(servers, fleets_of(servers, tmp_path / "work", job), count) as fleet:
             found = run_rounds(job, fleet, RunOptions(count, RoundPlan(10, 1.0), masking))
         assert same(found.state, simulated(job, RoundPlan(10, 1.0), count))
     link.join()
@@ -215,13 +228,17 @@ def test_a_server_on_another_machine_that_is_silent_costs_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_app_runs, "_SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(stages, "_SHARD_AWAY", 0.2)
+    monkeypatch.setattr(federation_devices, "_SHARD_AWAY", 0.2)
     shared = tmp_path / "shared"
     shared.mkdir()
     rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
-    near, transports = make_folder(tmp_path / "near", FederationConfig(tls=False, rounds=rounds)), two(tmp_path, None)
+    near, transports = (
+        make_folder(tmp_path / "near", FederationConfig(tls=False, masked_with=3, rounds=rounds)),
+        two(tmp_path, None),
+    )
     link = LocalLink(monkeypatch, {near.path: transports[0]})
-    with served(Servers(near, (shared,)), tmp_path / "work", ONCE, 1) as fleet:
+    servers = Servers(near, (shared,))
+    with served(servers, fleets_of(servers, tmp_path / "work", ONCE), 1) as fleet:
         found = run_rounds(ONCE, fleet, RunOptions(1, RoundPlan(12, 1.0), None))
     link.join()
     assert found.progress.tally.reports == 6

@@ -2,7 +2,7 @@
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from fedgram.deployment import collector, served_fleet, server_app_runs
 from fedgram.deployment.collector import serve_rounds
 from fedgram.deployment.device import Device
 from fedgram.deployment.folder import Folder
+from fedgram.deployment.key_list import KEY_LIST, SIGNING_KEY, SignedKeys, admit_keys, hold_keys, read_key_list
+from fedgram.deployment.keys import compressed_key, read_public_key, write_device_key, write_release_key
 from fedgram.deployment.remote_fleet import RemoteFleet
 from fedgram.deployment.store import open_store, write_store
 from fedgram.deployment.transport import Reply, Request, Transport
@@ -20,6 +22,7 @@ from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
 from fedgram.federated.rounds import RunOptions, run_rounds
+from fedgram.federated.secure.admitted_keys import AdmittedKeys
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import State
@@ -52,14 +55,47 @@ MANY = 1000  # rounds in which a device takes part, where its own limit is not t
 def make_devices(
     folder: Path, texts: Mapping[int, Sequence[str]], masking: SecureSettings | None = None, participations: int = 1
 ) -> dict[int, Device]:
-    """Devices by node; node 100 + n is device n."""
+    """Devices by node; node 100 + n is device n. For masked rounds their keys are admitted (`key_list_of`)."""
     devices = {}
+    release_key = folder / "release.pub"
     for number, own in texts.items():
         path = folder / f"{number}.sqlite"
         write_store(path, number, own)
         jobs = Path(tempfile.mkdtemp(dir=folder)) / "jobs"
-        devices[100 + number] = Device(open_store(path), jobs, masking=masking, participations=participations)
+        devices[100 + number] = Device(
+            open_store(path), jobs, masking=masking, participations=participations, release_key=release_key
+        )
+    if masking is not None:
+        write_release_key(folder / SIGNING_KEY, release_key)
+        admit_devices(folder, devices.values())
     return devices
+
+
+def admit_devices(server: Path, devices: Collection[Device]) -> None:
+    """Give devices keys, and sign them into the list of a server's folder."""
+    keys = []
+    for device in devices:
+        write_device_key(device.jobs.parent)
+        keys.append(compressed_key(read_public_key(device.jobs.parent / "key.pub")))
+    admit_keys(server, keys)
+    found = read_key_list(server)
+    assert found is not None
+    for device in devices:
+        hold_keys(device.jobs.parent, found.signed, device.release_key)
+
+
+def admitted_of(devices: Mapping[int, Device]) -> AdmittedKeys:
+    """The list of admitted keys of devices that were made together."""
+    found = key_list_of(devices)()
+    assert found is not None
+    return found.admitted
+
+
+def key_list_of(devices: Mapping[int, Device]) -> Callable[[], SignedKeys | None]:
+    """What reads the list of admitted keys of devices that were made together."""
+    return lambda: next(
+        (read_key_list(d.release_key.parent) for d in devices.values() if d.masking is not None and d.release_key), None
+    )
 
 
 class Killed(BaseException):
@@ -103,7 +139,7 @@ class LocalTransport:
 
 def answer_of(device: Device, action: str, content: dict[str, bytes]) -> dict[str, bytes]:
     """What a device's ClientApp answers."""
-    act = {"join": device.join, "report": device.report, "secure": device.secure}[action]
+    act = {"join": device.join, "report": device.report, "secure": device.secure, "release": device.release}[action]
     try:
         return act(content)
     except Exception as error:
@@ -144,7 +180,8 @@ ALL_THERE = Timeouts(wait_for=12)
 def fleet_of(transport: Transport, job: Job[Any], timeouts: Timeouts = ALL_THERE) -> RemoteFleet:
     """A fleet over a transport, on a clock of its own."""
     clock = Clock()
-    return RemoteFleet(transport, job, timeouts, clock=clock, sleep=clock.sleep)
+    key_list = key_list_of(getattr(transport, "devices", {}))
+    return RemoteFleet(transport, job, timeouts, clock=clock, sleep=clock.sleep, key_list=key_list)
 
 
 def run(
@@ -176,7 +213,11 @@ class LocalLink:
     def start(self, folder: Folder, config: Mapping[str, str]) -> int:
         def run() -> None:
             try:
-                serve_rounds(Path(config["work"]), self.transports[folder.path])
+                transport = self.transports[folder.path]
+                found = key_list_of(getattr(transport, "devices", {}))()
+                if found is not None:
+                    (folder.server / KEY_LIST).write_bytes(found.signed)
+                serve_rounds(Path(config["work"]), transport, folder.server)
             except BaseException as error:
                 self.errors.append(error)
 

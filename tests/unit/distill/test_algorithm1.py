@@ -5,6 +5,8 @@ from tests.unit.distill.casing.test_capitalization import trained
 from tests.unit.distill.test_nn2wfa import CASED, UNCASED, WORDS, piece_source, pieces
 
 from fedgram.automata.budget import Budget
+from fedgram.automata.build import ngrams_of
+from fedgram.automata.lowercase import lowercase_model
 from fedgram.automata.properties import model_faults
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.scoring import score
@@ -13,6 +15,8 @@ from fedgram.distill.algorithm1 import final_models, generate
 from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.distill.nn2wfa import PieceNN2WFA, WordNN2WFA
 from fedgram.distill.source import NGramSource
+from fedgram.text.normalize import uncase
+from fedgram.text.vocabulary import UNK
 from fedgram.text.wordpieces import WordPieces
 
 __all__ = ["pieces"]  # a fixture
@@ -35,6 +39,15 @@ def test_algorithm_1(by: str, pieces: WordPieces) -> None:
     for model in result.by_letter().values():
         assert model_faults(model) == []
         assert model.topology.arcs <= budget.max_ngrams
+    wide = nn2wfa.widest()
+    assert model_faults(wide) == []
+    assert wide.vocabulary.words == tuple(uncase(word) for word in wide.vocabulary.words)
+    on_e = {tuple(row.tolist()) for row in ngrams_of(wide.topology)}
+    lower = lowercase_model(result.refitted)
+    names = [
+        tuple(wide.vocabulary.encode([lower.vocabulary.words[i] for i in row])) for row in ngrams_of(lower.topology)
+    ]
+    assert {name for name in names if UNK not in name[1:]} <= on_e
     text = Ragged.from_rows([result.external.vocabulary.encode(sentence) for sentence in CASED])
     perplexity = {name: score(model, text).perplexity for name, model in result.by_letter().items()}
     assert perplexity["e"] < 12

@@ -2,11 +2,20 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedgram.core.errors import InputError
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.random import Stream
+from fedgram.core.storage import Record
 from fedgram.federated.collect_unigrams import collect_unigrams
-from fedgram.text.population import Population, population_from_messages
+from fedgram.federated.intake import Intake
+from fedgram.federated.task import Update
+from fedgram.federated.unigram_collection import COUNT, UnigramTask
+from fedgram.privacy.ledger import Budget, BudgetError, Ledger
+from fedgram.privacy.options import PrivacyOptions
+from fedgram.text.population import ClientDataset, Population, population_from_messages
+from fedgram.text.vocabulary import Vocabulary
 
 ROWS = [
     ("ann", "yes yes no", "train"),
@@ -34,6 +43,7 @@ def test_U_is_the_sum_of_clipped_counts(people: Population, clip: float, U: dict
     found = collect_unigrams(people.train, ["maybe", "no", "yes"], clip=clip, rounds=1, **EVERYBODY)
     assert found.frequency() == pytest.approx(U, abs=1e-6)
     assert (found.clients, found.rounds, found.clip) == (3, 1, clip)
+    assert found.convergence is not None
     assert found.convergence.unique == [3]
 
 
@@ -47,3 +57,45 @@ def test_a_device_takes_part_once_unless_told(people: Population) -> None:
 def test_the_whitelist_is_in_lower_case(people: Population) -> None:
     with pytest.raises(InputError, match="1 words are not in lower case"):
         collect_unigrams(people.train, ["Yes"], rounds=1)
+
+
+def test_a_limit_on_the_norm_of_a_devices_counts() -> None:
+    words = Vocabulary.of(["maybe", "no", "yes"])
+    task = UnigramTask(words, clip=float("inf"), norm=2.5)
+    text = population_from_messages([("ann", "yes yes yes yes no no no", "train")])  # of the norm 5
+    data = text.load(0, task.encode(text.words))
+    sent = task.client_update(Record(), ClientDataset("x", data.sentences), Stream(0)).array(COUNT)
+    assert sent[words.encode(["maybe", "no", "yes"])].tolist() == [0.0, 1.5, 2.0]
+    short = population_from_messages([("bob", "yes no", "train")])
+    data = short.load(0, task.encode(short.words))
+    assert task.client_update(Record(), data, Stream(0)).array(COUNT).max() == 1.0
+
+    def offered(value: float) -> object:
+        return Intake(task).offer(0, Update(task.size, {COUNT: np.array([4])}, {COUNT: np.array([value])}, 1.0))
+
+    assert offered(2.5) is None
+    assert offered(2.6) is not None
+
+
+def test_noise_is_added_once_to_the_sum_of_all_devices() -> None:
+    """Words that many have stand out from the noise, and are off by its standard deviation."""
+    rows = [(f"u{i:03d}", "yes no", "train") for i in range(100)]
+    words = ["yes", "no", *(f"other{i}" for i in range(2000))]
+    users = population_from_messages(rows).train
+    privacy = PrivacyOptions("dp", epsilon=1.0, delta=1e-6, simulated=1_000_000, noise_seed=3)
+    ledger = Ledger(budget=Budget(1.0, 1e-6))
+    found = collect_unigrams(users, words, privacy=privacy, ledger=ledger, **{**EVERYBODY, "devices_per_round": 30})
+    deviation = privacy.event.multiplier * 1000 / 10_000  # the norm 1,000, and 10,000 users per device
+    assert found.convergence is None
+    assert found.clients == 100
+    for word in ("yes", "no"):
+        assert 0 < abs(found.frequency()[word] - 100.0) < 5 * deviation
+    assert len(found.frequency()) < 2 + 2000 * 0.01
+    assert ledger.spent(1e-6).epsilon == pytest.approx(1.0, rel=1e-6)
+    with pytest.raises(BudgetError, match="would exceed"):
+        collect_unigrams(users, words[:9], privacy=privacy, ledger=ledger, **EVERYBODY)
+
+
+def test_noise_that_hides_everything_is_an_error_that_says_so(people: Population) -> None:
+    with pytest.raises(FedgramError, match="the noise hides all words"):
+        collect_unigrams(people.train, ["yes", "no"], privacy=PrivacyOptions("dp", noise_seed=1), **EVERYBODY)

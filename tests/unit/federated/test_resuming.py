@@ -14,6 +14,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job
+from fedgram.federated.mechanism import Exact
 from fedgram.federated.rounds import GaveUpError
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Total
@@ -127,7 +128,7 @@ def test_a_round_that_is_abandoned_too_often_keeps_the_state_before_it(tmp_path:
     assert same(job, run(job), run(job, plan=plan, folder=tmp_path))
 
 
-class Purse:
+class Purse(Exact):
     """A mechanism that adds 1 to each sum, with a budget of three rounds."""
 
     def __init__(self) -> None:

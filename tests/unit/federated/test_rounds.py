@@ -144,8 +144,8 @@ def test_what_happened_is_counted() -> None:
 
 def test_participations_add_up() -> None:
     progress = Progress()
-    for devices in ([5, 2], [2, 9], [2], []):
-        progress.took_part(np.array(devices, np.int64))
+    for number, devices in enumerate(([5, 2], [2, 9], [2], []), 1):
+        progress.took_part(np.array(devices, np.int64), number)
     assert dict(zip(progress.device.tolist(), progress.times.tolist(), strict=True)) == {2: 3, 5: 1, 9: 1}
     assert (progress.most, progress.spent(None).tolist(), progress.spent(2).tolist()) == (3, [], [2])
     assert bits_of(Progress.load(progress.save()).save()) == bits_of(progress.save())

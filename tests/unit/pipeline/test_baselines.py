@@ -1,6 +1,8 @@
 """The models to compare with: each is pruned by the rule that suits it best on dev users."""
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,10 @@ import pytest
 from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
 from fedgram.formats.artefact import read_ngram
-from fedgram.pipeline import baseline_stage
 from fedgram.pipeline.baseline_stage import NOT_PRUNED, RULES, baselines, prune_best
 from fedgram.pipeline.config import BaselinesSection, PopulationSection
-from fedgram.pipeline.text_stages import dev_accuracy, population
+from fedgram.pipeline.judges import ByUsers, dev_accuracy
+from fedgram.pipeline.text_stages import population
 from fedgram.pipeline.workspace import Work
 from fedgram.text.population import Population, open_population
 
@@ -36,26 +38,22 @@ def model(work: Work) -> NGramModel:
 
 
 @pytest.mark.parametrize("better", RULES)
-def test_the_better_rule_is_taken(
-    model: NGramModel, people: Population, better: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_better_rule_is_taken(model: NGramModel, better: str) -> None:
     budget = Budget(max_ngrams=model.topology.arcs // 2)
     by_rule = {rule: budget.within(model, expected_histories=expected) for rule, expected in RULES.items()}
 
-    def accuracy(one: NGramModel, _: Population, *, cased: bool) -> float:
-        assert not cased
-        return 60.0 if (one.log_weight == by_rule[better].log_weight).all() else 40.0
+    def top1(models: Mapping[str, NGramModel]) -> dict[str, float]:
+        wanted = by_rule[better].log_weight
+        return {name: 60.0 if (one.log_weight == wanted).all() else 40.0 for name, one in models.items()}
 
-    with monkeypatch.context() as patch:
-        patch.setattr(baseline_stage, "dev_accuracy", accuracy)
-        pruned = prune_best(model, budget, people)
+    pruned = prune_best(model, budget, top1)
     assert (pruned.rule, pruned.top1) == (better, 60.0)
     assert (pruned.model.log_weight == by_rule[better].log_weight).all()
 
 
-def test_by_the_accuracy_on_dev_users(model: NGramModel, people: Population) -> None:
+def test_by_the_accuracy_on_dev_users(model: NGramModel, people: Population, work: Work) -> None:
     budget = Budget(max_ngrams=model.topology.arcs // 3)
-    pruned = prune_best(model, budget, people)
+    pruned = prune_best(model, budget, partial(ByUsers().top1, work, cased=False))
     by_rule = {
         rule: dev_accuracy(budget.within(model, expected_histories=expected), people, cased=False)
         for rule, expected in RULES.items()
@@ -65,8 +63,8 @@ def test_by_the_accuracy_on_dev_users(model: NGramModel, people: Population) -> 
     assert pruned.top1 == max(by_rule.values())
 
 
-def test_a_small_model_is_left_alone(model: NGramModel, people: Population) -> None:
-    pruned = prune_best(model, Budget(), people)
+def test_a_small_model_is_left_alone(model: NGramModel, work: Work) -> None:
+    pruned = prune_best(model, Budget(), partial(ByUsers().top1, work, cased=False))
     assert pruned.model is model
     assert pruned.rule == NOT_PRUNED
 
@@ -85,3 +83,12 @@ def test_the_stage_names_the_rules(work: Work, tmp_path: Path) -> None:
     assert top1[f"{mixed['share']:g}"] == max(top1.values())
     baselines(at, BaselinesSection(order=2, pooled=False), Budget())
     assert list(json.loads((tmp_path / "baselines.json").read_text())) == ["Baseline"]
+
+
+def test_without_users_the_population_is_the_servers_text(work: Work, tmp_path: Path) -> None:
+    given = {"supplement": work.read("supplement.txt"), "whitelist": work.read("whitelist.txt")}
+    population(Work(None, tmp_path, given), PopulationSection(supplement="s.txt", whitelist="w.txt"), 3)
+    assert {path.name for path in tmp_path.iterdir()} == {"supplement.txt", "whitelist.txt", "population.json"}
+    assert (tmp_path / "whitelist.txt").read_bytes() == given["whitelist"].read_bytes()
+    words = len(given["whitelist"].read_text().splitlines())
+    assert json.loads((tmp_path / "population.json").read_text()) == {"whitelist": words}

@@ -133,6 +133,23 @@ def test_files_are_found_beside_the_configuration(tmp_path: Path) -> None:
     assert read_run_config(path).population.users == str(tmp_path / "u.parquet")
 
 
+def test_without_users_the_server_has_a_supplement_and_a_whitelist(tmp_path: Path) -> None:
+    for name in ("s.txt", "w.txt"):
+        (tmp_path / name).touch()
+    path = tmp_path / "run.toml"
+    path.write_text("[population]\nsupplement = 's.txt'\nwhitelist = 'w.txt'\n")
+    config = read_run_config(path)
+    assert config.population.is_on_devices
+    assert (config.baselines.pooled, config.clipping.run, config.evaluation.experiment) == (False, False, False)
+    assert not RunConfig().population.is_on_devices
+    with pytest.raises(FedgramError, match=r"architectures\.run needs users at the server"):
+        replace(config, architectures=replace(config.architectures, run=True)).without_users()
+    for line in ("supplement = 's.txt'", "whitelist = 'w.txt'"):
+        path.write_text(f"[population]\n{line}\n")
+        with pytest.raises(InputError, match="give users, supplement and whitelist, or none of them"):
+            read_run_config(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"seed = \n", "is not TOML.*line 1"), (b"\xff = 1", "is not UTF-8"), (b"#" * (1 << 21), "more than 1 MiB")],

@@ -1,6 +1,7 @@
 """The report of a run, from what its stages wrote: warnings, Table 2, Figure 4, and what was measured how often."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,27 @@ def test_the_ways_are_described_as_they_were() -> None:
     assert "CapSampleApprox" in ways(CONFIG)["ours"]
     assert "as printed" in ways(CONFIG)["paper"]
     assert "paper" not in ways(replace(CONFIG, paper_way=PaperWaySection(run=False)))
+
+
+def test_a_run_without_users_says_what_devices_measured(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("R_W", "R_P", "final", "evaluation"):
+        told[name]["measured_on"] = "devices"
+    told["population"] = {"whitelist": 5}
+    told["R_P"] |= {"dev": [], "best_round": 1}
+    del told["R_P"]["before"], told["baselines"]["Pooled text"], told["baselines"]["Pooled + supplement"]
+    del told["architectures"]
+    config = replace(CONFIG, population=PopulationSection(supplement="s.txt", whitelist="w.txt")).without_users()
+    monkeypatch.setattr(sys.modules[__name__], "CONFIG", config)
+    results, drawn = reported(tmp_path, told, monkeypatch)
+    facts = results["about"]
+    assert facts["users"].startswith("none at the server")
+    assert facts["measured on devices"].startswith("SLL^e of R_W during training, the choice of the final model")
+    assert facts["evaluated on"] == "7 devices of the test arm, 99 typed words"
+    assert facts["held-out devices"].endswith("after all choices were made on dev devices")
+    assert "the weights of the last one; not scored" in facts["network R_P"]
+    assert "Table 1" in facts["not measured"]
+    assert drawn["chosen"] == ["R_W (W_30K)"]
+    assert "never count or train" in results["privacy"]["dev and test arms"]
+    assert "on 7 test devices" in results["warnings"][0]

@@ -1,11 +1,13 @@
 """The stages of a run: the paper from devices to a report, in order, each with what it needs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedgram.core.errors import FedgramError
-from fedgram.pipeline.config import ArchitecturesSection, RunConfig
+from fedgram.pipeline.config import ArchitecturesSection, PopulationSection, RunConfig
+from fedgram.pipeline.run import plan_pipeline, run_pipeline
 from fedgram.pipeline.stages import known_words, run_stages, stage_names
 
 PAPER = [
@@ -60,3 +62,15 @@ def test_the_final_model_competes_with_the_baseline() -> None:
     stages = {stage.name: stage for stage in run_stages(RunConfig())}
     assert "baseline.ngram" in stages["final"].inputs
     assert not any(name.startswith("paper/") for name in stages["final"].inputs)
+
+
+def test_without_users_no_stage_reads_or_writes_their_text(tmp_path: Path) -> None:
+    text = PopulationSection(supplement="s.txt", whitelist="w.txt")
+    stages = run_stages(replace(RunConfig(), population=text))
+    assert [stage.name for stage in stages] == [name for name in PAPER if name != "clipping"]
+    for stage in stages:
+        assert not {"users.population", "pooled.ngram"} & {*stage.inputs, *stage.outputs}
+    for run in (run_pipeline, plan_pipeline):
+        with pytest.raises(FedgramError, match=r"population\.users is missing.*fedgram federation run"):
+            run(replace(RunConfig(), population=text), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -34,7 +34,7 @@ def test_a_better_model_needs_no_warning() -> None:
         (1.0, [-0.5, 2.5], "not significantly better than the baseline on 1,234 test users: top-1 changes by +1.00 % "
          "(95 % interval -0.50 to +2.50 %)"),
         (-2.0, [-3.0, -1.0], "worse than the baseline on 1,234 test users: top-1 changes by -2.00 %"),
-        (9.0, None, "changes by +9.00 %, without an interval, as there are too few users"),
+        (9.0, None, "changes by +9.00 %, without an interval, as there are too few of them"),
         (0.0, [0.0, 0.0], "not significantly better"),
         (None, None, "changes by an unknown amount"),
     ],

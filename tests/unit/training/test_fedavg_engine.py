@@ -273,16 +273,18 @@ torch.empty = lambda *size, pin_memory, **kind: empty(*size, **kind)  # without 
 torch.cuda.current_stream = lambda: None
 gpu_kernels.change_squares = lambda stack, start: (stack - start).double().square().sum(1)  # slow here, tested alone
 engine._CPU_STACK = 5 * a_task().shape.parameters()
-for plan in ({}, {"update_norm": 0.05, "weighting": "uniform"}, {"update_norm": math.inf}):
+clipped = {"update_norm": 0.05, "weighting": "uniform"}
+for plan in ({}, clipped, {**clipped, "adaptive_clip": True}, {"update_norm": math.inf}):
     task = a_task(**plan)
+    clip = 0.2 if "adaptive_clip" in plan else task.plan.update_norm
     start = as_tensors(task.start)
     one_by_one, stacked = Intake(task, range(7)), Intake(task, range(7))
-    gpu = engine._GpuSum(task, start)
+    gpu = engine._GpuSum(task, start, clip)
     for chunk in engine.chunks_of(task, members_of(task, people(0, 8))):
         trained = engine.train_clients(task.shape, start, chunk.batches, task.plan.local_in(1))
         trained.weights["layer0.bias"][1, 2] = math.nan
         trained.loss[2] = math.inf if plan else 1e9
-        engine._offer_each(task, start, chunk, trained, one_by_one)
+        engine._offer_each(task, start, clip, chunk, trained, one_by_one)
         gpu.add(chunk, trained, stacked)
     gpu.finish(stacked)
     assert stacked.refused == one_by_one.refused and stacked.refused.total() >= 3, stacked.refused

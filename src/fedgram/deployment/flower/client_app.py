@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedgram.deployment.device import Device, open_device
 from fedgram.deployment.flower.grid_transport import from_records, to_records
+from fedgram.federated.secure.settings import MAJORITY, VALUE_BITS
 
 app = ClientApp()
 
@@ -20,6 +21,9 @@ def _device(context: Context) -> Device:
         str(config["data"]), str(config["jobs"]), min_messages=int(config.get("min-messages", 1)),
         hooks=str(config.get("hooks", "")), masked_with=int(config.get("masked-with", 0)),
         participations=int(config.get("participations", 1)), pins=str(config.get("pins", "")),
+        release_key=str(config.get("release-key", "")), dev_share=float(config.get("dev-share", 0.0)),
+        test_share=float(config.get("test-share", 0.0)), neighbours=int(config.get("neighbours", 0)),
+        majority=float(config.get("majority", MAJORITY)), value_bits=int(config.get("value-bits", VALUE_BITS)),
     )  # fmt: skip
 
 
@@ -41,6 +45,12 @@ def _answer(message: Message, context: Context, act: Callable[[Device, dict[str,
 def join(message: Message, context: Context) -> Message:
     """Accept a job, and say which device this is."""
     return _answer(message, context, Device.join)
+
+
+@app.query("release")
+def release(message: Message, context: Context) -> Message:
+    """Accept a release of a model, and a piece of it."""
+    return _answer(message, context, Device.release)
 
 
 @app.train("secure")

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.deployment.checks import is_up, not_a_certificate
 from fedgram.deployment.flower import internals
-from fedgram.deployment.flower.admitted import is_remembered, remember
+from fedgram.deployment.flower.admitted import is_remembered, read_admitted, remember
 from fedgram.deployment.flower.command_line import CommandLine
 from fedgram.deployment.flower.internals import Node
 from fedgram.deployment.folder import Folder
+from fedgram.deployment.key_list import admit_keys, read_key_list
+from fedgram.deployment.keys import compressed_key
 
 
 class UnreachableError(FedgramError):
@@ -78,13 +80,18 @@ def _unreachable(folder: Folder, why: str) -> UnreachableError:
 
 
 def admit(folder: Folder, public_key: bytes, name: str) -> bool:
-    """Register a device's key under a name; False if it was registered before. A name has one key."""
+    """Register a device's key under a name, and sign it into the list of admitted keys.
+
+    Returns False if it was registered before. A name has one key.
+    """
     if not folder.server.is_dir():
         raise InputError(folder.path, "is a device's folder", remedy="admit the device on the server's machine")
     with control(folder) as client:
         for node in client.nodes():
             if node.name == name and node.key != public_key and node.status != "unregistered":
                 raise FedgramError(f"{name} is admitted with another key; give the new device another number")
+        earlier = [] if read_key_list(folder.server) else [device.key for device in read_admitted(folder.server)]
+        admit_keys(folder.server, map(compressed_key, [public_key, *earlier]))
         made = client.register(public_key, name)
     if made is None:
         if not is_remembered(folder.server, public_key):

@@ -24,7 +24,9 @@ _KEEP_SECONDS = 60.0  # after which a fetched reply that no round wants is dropp
 _PUSH_BATCH, _PULL_BATCH = 25, 100  # messages per request: what takes Flower more than 30 s is lost
 _POLL_SECONDS, _REST = 0.1, 4.0  # between questions for replies: this long, and this many times as long as one took
 _SMALL_BYTES = 1 << 18
-MESSAGE_TYPES = {"join": "query.join", "report": "train.report", "secure": "train.secure"}
+MESSAGE_TYPES = {
+    "join": "query.join", "report": "train.report", "secure": "train.secure", "release": "query.release"
+}  # fmt: skip
 
 
 def to_records(content: Content) -> Any:

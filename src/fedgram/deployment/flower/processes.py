@@ -33,7 +33,7 @@ def start_superlink(folder: Folder, *, host: str, log: IO[bytes] | None = None) 
         internals.require(f"serving other machines, on {host},")
     secret = folder.server
     in_memory = folder.config.in_memory and internals.are_enabled()
-    env = environment(secret / "flwr")
+    env = environment(secret / "flwr") | {"FEDGRAM_SERVER": str(secret)}
     if in_memory:
         env |= {"FEDGRAM_ADMITTED": str(secret), "FEDGRAM_HEARTBEAT": str(folder.heartbeat)}
     command = [
@@ -93,10 +93,14 @@ def _node_config(folder: Folder, store: DeviceStore, min_messages: int, hooks: s
     """What `client_app.py` reads to open the device."""
     pins, jobs = ",".join(folder.config.pins or ()), folder.node(store.number) / "jobs"
     values = {"data": str(store.path.resolve()), "jobs": str(jobs), "hooks": hooks, "pins": pins}
+    values["release-key"] = str(folder.release_key)
     if any(mark in value for value in values.values() for mark in '"\\\n'):
         raise FedgramError("the paths of a device must not contain quotes, backslashes or line breaks")
     config = " ".join(f'{name}="{value}"' for name, value in values.items()) + f" min-messages={min_messages}"
-    return config + f" masked-with={folder.config.masked_with} participations={folder.config.participations}"
+    config += f" masked-with={folder.config.masked_with} participations={folder.config.participations}"
+    config += f" majority={folder.config.majority} value-bits={folder.config.value_bits}"
+    config += f" neighbours={folder.config.neighbours or 0}"
+    return config + f" dev-share={folder.config.dev_share} test-share={folder.config.test_share}"
 
 
 def end(process: subprocess.Popen[bytes], *, seconds: float = 10.0) -> None:

@@ -1,4 +1,4 @@
-"""The ServerApp: answers the calls in the folder that the run names, over Flower's Grid."""
+"""The ServerApp: answers the calls in the folder that the run names, or publishes a model, over Flower's Grid."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.parent import end_with
 from fedgram.deployment.collector import serve_rounds
 from fedgram.deployment.flower.grid_transport import open_transport
+from fedgram.deployment.publishing import is_rollout, serve_rollout
 
 app = ServerApp()
 
@@ -25,4 +26,8 @@ def main(grid: Grid, context: Context) -> None:
     if not work:
         raise FedgramError("the run names no working folder; start it with `fedgram federation run`")
     end_with(os.getppid())
-    serve_rounds(Path(work), open_transport(grid))
+    if is_rollout(Path(work)):
+        serve_rollout(Path(work), open_transport(grid))
+        return
+    server = os.environ.get("FEDGRAM_SERVER", "")
+    serve_rounds(Path(work), open_transport(grid), Path(server) if server else None)

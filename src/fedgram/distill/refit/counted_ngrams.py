@@ -1,4 +1,4 @@
-"""The file of what devices counted: a topology and C(x, q), so that a model can be fitted anew without asking again.
+"""The file of what devices counted: a topology and S(x, q), so that a model can be fitted anew without asking again.
 
 It is a checkpoint that belongs to the model and to the settings that devices counted with. The prior and the budget are
 not among these: a fit may use other ones.
@@ -21,18 +21,22 @@ from fedgram.core.storage import Record, content_digest
 from fedgram.distill.refit.device_counts import CountedNGrams
 from fedgram.distill.sample_approx import topology_arrays
 from fedgram.federated.cohort import CohortOptions
+from fedgram.privacy.options import PrivacyOptions
 
 
-def counting_settings(model: NGramModel, options: CohortOptions, **more: Any) -> dict[str, Any]:
+def counting_settings(
+    model: NGramModel, options: CohortOptions, privacy: PrivacyOptions, **more: Any
+) -> dict[str, Any]:  # fmt: skip
     """What counts depend on, by name: the model's n-grams, and all options but the prior."""
     settings = {name: value for name, value in asdict(options).items() if name != "prior"}
-    return {"model": _digest(model), **settings, **more}
+    return {"model": _digest(model), **settings, "privacy": asdict(privacy), **more}
 
 
 def write_counted(path: Path, counted: CountedNGrams, settings: Mapping[str, Any]) -> None:
     """Write what devices counted with these settings."""
     fields = {"start": counted.topology.start, "passes": [dict(p) for p in counted.passes]}
-    arrays: dict[str, NDArray[Any]] = {**topology_arrays(counted.topology), "count": counted.count}
+    arrays: dict[str, NDArray[Any]] = topology_arrays(counted.topology)
+    arrays |= {"ngrams": counted.ngrams, "deviation": counted.deviation}
     write_checkpoint(path, len(counted.passes), Record(fields, arrays), settings)
 
 
@@ -43,10 +47,11 @@ def read_counted(path: Path, model: NGramModel, settings: Mapping[str, Any]) -> 
         fields, a = record.fields, record.arrays
         topology = Topology(a["first_arc"], a["label"], a["dest"], a["backoff"], int(fields["start"]))
         faults = topology_faults(topology, words=len(model.vocabulary))
-        count = a["count"]
-        if faults or count.dtype != np.int64 or count.shape != (topology.arcs,) or count.min(initial=0) < 0:
-            raise InvariantError(f"the invariant {faults[0] if faults else 'C ≥ 0'} does not hold")
-        return CountedNGrams(topology, count, tuple(fields["passes"]))
+        counts = a["ngrams"], a["deviation"]
+        fit = all(c.dtype == np.float64 and c.shape == (topology.arcs,) and not np.isnan(c).any() for c in counts)
+        if faults or not fit or counts[1].min(initial=0.0) < 0:
+            raise InvariantError(f"the invariant {faults[0] if faults else 'one count per arc'} does not hold")
+        return CountedNGrams(topology, *counts, tuple(fields["passes"]))
     except OtherWorkError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, InvariantError) as error:

@@ -2,24 +2,31 @@
 
 Devices first mark pairs of words in a sketch, from which the server learns those that several devices have. Then they
 count the n-grams of a model and these pairs, and in further passes the longer n-grams that became likely. In each pass
-a device takes part at most once.
+a device takes part at most once, and no n-gram is counted twice. What the server may use of the counts, and which
+n-grams join the model, is decided by a `CountRelease`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedgram.automata.build import NGramTopology, ngrams_of, topology_from_ngrams
-from fedgram.automata.model import NGramModel
+from fedgram.automata.counting import express_on
+from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import closed_under_parents, subtopology
 from fedgram.automata.topology import Topology
-from fedgram.core.arrays import LongArray, Ragged
+from fedgram.core.arrays import BoolArray, FloatArray, Ragged
+from fedgram.core.checkpoint import read_checkpoint, write_checkpoint
 from fedgram.core.progress import Begin, silent
 from fedgram.core.random import stream_key
-from fedgram.distill.refit.ngram_collection import COUNT, Limits, NGramCollection, occurrences
+from fedgram.core.storage import Record
+from fedgram.distill.refit.count_fit import trusted_counts
+from fedgram.distill.refit.count_release import CountRelease, Released
+from fedgram.distill.refit.ngram_collection import AskedNGrams
 from fedgram.distill.refit.ngram_growth import Growth, propose
 from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.cohort import CohortOptions
@@ -27,37 +34,77 @@ from fedgram.federated.devices import Devices
 from fedgram.federated.job import Job
 from fedgram.federated.run_task import run_job
 from fedgram.federated.task import FederatedTask, State
+from fedgram.privacy.noise import Randomness
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """The sketch for pairs: its size, and the number of labels that a device marks at most."""
+
+    size: SketchSize
+    labels: float
 
 
 @dataclass(frozen=True, slots=True)
 class CountingPlan:
-    """The limits of one device, the sketch for pairs if there is one, and how n-grams grow."""
+    """What may be used of the counts, the sketch for pairs if there is one, and how n-grams grow."""
 
-    limits: Limits
-    sketch: SketchSize | None
+    release: CountRelease
+    sketch: Sketch | None
     growth: Growth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountedNGrams:
-    """C(x, q) of the devices on a topology, and what happened in every pass over them."""
+    """By arc of a topology: S(x, q) on devices as it was released, and the standard deviation of its noise.
+
+    `passes` says what happened in every pass over the devices.
+    """
 
     topology: Topology
-    count: LongArray
+    ngrams: FloatArray
+    deviation: FloatArray
     passes: tuple[Mapping[str, Any], ...]
 
 
 class Passes:
     """Passes over devices: in each, every device takes part at most once, if it can be reached.
 
-    With a folder, an interrupted pass resumes.
+    With a folder, an interrupted pass resumes, if it belongs to the same work.
     """
 
     def __init__(
-        self, devices: Devices, cohort: CohortOptions, *, seed: int, folder: Path | None = None, begin: Begin = silent
-    ) -> None:
+        self, devices: Devices, cohort: CohortOptions, *, seed: int, folder: Path | None = None,
+        belongs_to: Mapping[str, Any] | None = None, begin: Begin = silent,
+    ) -> None:  # fmt: skip
         self._devices, self._cohort, self._seed, self._folder, self._begin = devices, cohort, seed, folder, begin
+        self._belongs_to = belongs_to or {}
         self.reports: list[Mapping[str, Any]] = []
+
+    def run_name(self, randomness: Randomness) -> str:
+        """A random name for these passes, the same after an interruption."""
+        drawn = Record({"name": f"{int(randomness.words(1, 'refit')[0]):016x}"})
+        return str(self._once("run", lambda: drawn).fields["name"])
+
+    def released(self, make: Callable[[], Released]) -> Released:
+        """What is released of the last pass; after an interruption the same, so that no noise is drawn twice."""
+        number = len(self.reports) - 1
+        found = self._once(f"released-{number}", lambda: Record({}, make()._asdict())).arrays
+        return Released(**{name: found[name] for name in Released._fields})
+
+    def _once(self, name: str, make: Callable[[], Record]) -> Record:
+        """What was made before an interruption, or is made now and kept."""
+        if self._folder is None:
+            return make()
+        path = self._folder / name
+        if not path.exists():
+            write_checkpoint(path, 0, make(), self._belongs_to)
+        return read_checkpoint(path, self._belongs_to)[1]
+
+    @property
+    def choice(self) -> int:
+        """A seed that all passes have in common."""
+        return int(stream_key(self._seed, "refit") >> np.uint64(1))
 
     def run(self, task: FederatedTask[State], what: str, ngrams: int | None = None) -> State:
         """The state of a task after a pass."""
@@ -75,28 +122,66 @@ class Passes:
         return run.state
 
 
-def count_on_devices(model: NGramModel, passes: Passes, plan: CountingPlan) -> CountedNGrams:
-    """The devices' counts on a topology that has the model's n-grams; in a pass every device is counted at most once.
+@dataclass(slots=True, eq=False)
+class _Counted:
+    """What is known so far: a topology, by arc the count and its noise, whether it is counted, and of the model."""
 
-    N-grams beside the model's are left out unless a device has them.
-    """
-    words, growth, limits = len(model.vocabulary), plan.growth, plan.limits
-    built = NGramTopology(model.topology, np.arange(model.topology.arcs, dtype=np.int32))
+    topology: Topology
+    ngrams: FloatArray
+    deviation: FloatArray
+    counted: BoolArray
+    own: BoolArray
+    visible: BoolArray
+
+    @classmethod
+    def nothing(cls, topology: Topology, own: BoolArray) -> "_Counted":
+        n = topology.arcs
+        return cls(topology, np.zeros(n), np.full(n, np.inf), np.zeros(n, bool), own, np.zeros(n, bool))
+
+    def on(self, built: NGramTopology) -> "_Counted":
+        """The same on a larger topology, whose first n-grams these are."""
+        result = _Counted.nothing(built.topology, np.zeros(built.topology.arcs, bool))
+        place = built.arc[: self.topology.arcs]
+        for name in ("ngrams", "deviation", "counted", "own", "visible"):
+            getattr(result, name)[place] = getattr(self, name)
+        return result
+
+    def only(self, keep: BoolArray) -> "_Counted":
+        """The same without some n-grams."""
+        parts = (getattr(self, name)[keep] for name in ("ngrams", "deviation", "counted", "own", "visible"))
+        return _Counted(subtopology(self.topology, keep), *parts)
+
+
+def _likely(model: NGramModel, state: _Counted) -> FloatArray:
+    """S(x, q) to grow from: the counts, and if they are noisy, what can be believed of them."""
+    if not np.any(np.isfinite(state.deviation) & (state.deviation > 0)):
+        return state.ngrams
+    wide = express_on(renormalize(model), state.topology)
+    return trusted_counts(wide, state.ngrams, state.deviation).ngrams
+
+
+def count_on_devices(model: NGramModel, passes: Passes, plan: CountingPlan) -> CountedNGrams:
+    """The devices' counts on a topology that has the model's n-grams, and others that may join them."""
+    words, growth, release = len(model.vocabulary), plan.growth, plan.release
+    state = _Counted.nothing(model.topology, np.ones(model.topology.arcs, bool))
     if plan.sketch:
-        finder = PairCollection(model.vocabulary, plan.sketch, labels=limits.labels, with_unknown=model.has_unknown)
-        pairs = finder.found(passes.run(finder, "pairs"), least=growth.least, most=growth.most)
+        finder = PairCollection(
+            model.vocabulary, plan.sketch.size, labels=plan.sketch.labels, with_unknown=model.has_unknown
+        )
+        pairs = finder.found(passes.run(finder, "pairs"), least=release.part_devices, most=growth.most)
         rows = Ragged.concatenate([ngrams_of(model.topology), pairs])
-        built = topology_from_ngrams(rows, words, open_vocabulary=model.has_unknown)
-    own = np.zeros(built.topology.arcs, bool)
-    own[built.arc[: model.topology.arcs]] = True
+        state = state.on(topology_from_ngrams(rows, words, open_vocabulary=model.has_unknown))
     for number in range(growth.passes + 1):
-        task = NGramCollection(built.topology, model.vocabulary, limits)
-        count = passes.run(task, "n-grams", built.topology.arcs)[COUNT]
-        keep = closed_under_parents(built.topology, own | (occurrences(built.topology, count)[0] > 0))
-        topology, count, own = subtopology(built.topology, keep), count[keep], own[keep]
+        asked = AskedNGrams(state.topology, model.vocabulary, ~state.counted)
+        if not asked.size:
+            break
+        sums = passes.run(release.task(asked, passes.choice), "n-grams", asked.size)
+        release_pass = partial(release.release, number, asked, sums)
+        found = passes.released(release_pass) if release.draws_noise else release_pass()
+        state.ngrams[asked.asked], state.deviation[asked.asked] = found.ngrams, found.deviation
+        state.visible[asked.asked], state.counted[:] = found.is_visible, True
+        state = state.only(closed_under_parents(state.topology, state.own | state.visible))
         if number < growth.passes:
-            built = propose(topology, count, words, growth)
-            grown = np.zeros(built.topology.arcs, bool)
-            grown[built.arc[: topology.arcs][own]] = True
-            own = grown
-    return CountedNGrams(topology, count, tuple(passes.reports))
+            parts = release.parts(state.own, state.visible)
+            state = state.on(propose(state.topology, _likely(model, state), parts, words, growth))
+    return CountedNGrams(state.topology, state.ngrams, state.deviation, tuple(passes.reports))

@@ -1,10 +1,11 @@
-"""Counting n-grams where the text is: devices count those of a topology that the server chose, and send the counts.
+"""Counting n-grams where the text is: devices count those that the server asks for, and send the counts.
 
-A device's sentences walk the topology, and every label is read by one arc, that of the longest n-gram that fits: these
-are the counts C(x, q) of a source that says what the device's user wrote. A device counts at most λ labels, of
-sentences drawn at random if it has more, and at most m of them at one arc. So its counts are whole numbers, its
-sentences stay on it, and nobody moves the sum by more than λ in all, or by more than m at one n-gram. Sums are exact.
-Beyond the paper; the limit is that of §3.1.
+The server names n-grams by the arcs of a topology. A device counts how often each of them occurs in its text, S(x, q),
+and sends the counts of those that are asked for, and one mark for each that it has: the sum of marks is the number of
+devices that have an n-gram. A device counts at most λ labels, of sentences drawn at random if it has more, and at most
+m occurrences of one n-gram. So nobody moves the sum by more than λ times the order in all, by more than m at one
+n-gram, or the number of devices by more than 1. Its sentences stay on the device. Sums are exact. Beyond the paper; the
+limit is that of §3.1.
 """
 
 import math
@@ -13,12 +14,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fedgram.automata.counting import TopologyCounts, counts_from_arcs, read_arcs
+from fedgram.automata.counting import read_arcs
 from fedgram.automata.properties import topology_faults
-from fedgram.automata.topology import Topology, arc_sources, backoff_arcs, entering_arcs
-from fedgram.core.arrays import IntArray, LongArray, Ragged, sum_by
+from fedgram.automata.topology import Topology, backoff_arcs
+from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError, InvariantError
-from fedgram.core.jit import kernel
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record, limit_from_json, limit_to_json
 from fedgram.distill.sample_approx import topology_arrays
@@ -27,9 +27,9 @@ from fedgram.federated.task import Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.normalize import uncase
 from fedgram.text.population import ClientDataset
-from fedgram.text.vocabulary import EOS, Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
+from fedgram.text.vocabulary import Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
 
-COUNT = "count"
+COUNT, DEVICES = "count", "devices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,80 +63,107 @@ def uncased_ids(vocabulary: Vocabulary, words: Sequence[str]) -> IntArray:
     return np.array(vocabulary.encode([uncase(word) for word in words]), np.int32)
 
 
-class NGramCollection(CountingTask):
-    """The collection as a `FederatedTask`, whose state is C(x, q) by arc; the vocabulary names the labels."""
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedNGrams:
+    """The n-grams that devices are asked for: some arcs of a topology, whose labels the vocabulary names."""
 
-    name = "ngrams"
+    topology: Topology
+    vocabulary: Vocabulary
+    asked: BoolArray
 
-    def __init__(self, topology: Topology, vocabulary: Vocabulary, limits: Limits) -> None:
-        self.topology, self.vocabulary, self.limits = topology, vocabulary, limits
-        self.size: Mapping[str, int] = {COUNT: topology.arcs}
-        norms = (NormLimit((COUNT,), limits.labels, order=1),)
-        self.bounds = UpdateBounds(1.0, norms, entry=limits.at_ngram, whole=True)
-
-    def settings(self) -> Record:
-        """The limits, the topology and its words."""
-        limits = {name: limit_to_json(float(limit)) for name, limit in asdict(self.limits).items()}
-        arrays = {**topology_arrays(self.topology), "words": vocabulary_to_bytes(self.vocabulary)}
-        return Record({"limits": limits, "start": self.topology.start}, arrays)
+    def __post_init__(self) -> None:
+        if self.asked.shape != (self.topology.arcs,):
+            raise InvariantError("the n-grams that are asked for are not those of the topology")
 
     @classmethod
-    def from_settings(cls, settings: Record) -> "NGramCollection":
-        """The task of these settings; what is not the topology of an n-gram model is refused."""
-        a, limits = settings.arrays, settings.fields["limits"]
-        kinds = {"first_arc": np.int64, "label": np.int32, "dest": np.int32, "backoff": np.int32}
+    def all_of(cls, topology: Topology, vocabulary: Vocabulary) -> "AskedNGrams":
+        """All n-grams of a topology."""
+        return cls(topology, vocabulary, np.ones(topology.arcs, bool))
+
+    def record(self) -> Record:
+        """As a task sends it to devices."""
+        arrays = {**topology_arrays(self.topology), "words": vocabulary_to_bytes(self.vocabulary)}
+        return Record({"start": self.topology.start}, {**arrays, "asked": np.packbits(self.asked)})
+
+    @classmethod
+    def from_record(cls, record: Record) -> "AskedNGrams":
+        """What a device was sent; what is not the topology of an n-gram model is refused."""
+        a = record.arrays
+        kinds = {"first_arc": np.int64, "label": np.int32, "dest": np.int32, "backoff": np.int32, "asked": np.uint8}
         if any(a[name].dtype != kind or a[name].ndim != 1 for name, kind in kinds.items()):
             raise InvariantError("an array of a topology has another type or shape")
-        topology = Topology(a["first_arc"], a["label"], a["dest"], a["backoff"], int(settings.fields["start"]))
+        topology = Topology(a["first_arc"], a["label"], a["dest"], a["backoff"], int(record.fields["start"]))
         vocabulary = vocabulary_from_bytes(a["words"])
         if faults := topology_faults(topology, words=len(vocabulary)):
             raise InvariantError(f"the invariant {faults[0]} of a topology does not hold")
-        given = {name: float(limit_from_json(limit)) for name, limit in limits.items()}
-        return cls(topology, vocabulary, Limits(**given))
+        if len(a["asked"]) != -(-topology.arcs // 8):
+            raise InvariantError("the n-grams that are asked for are not those of the topology")
+        return cls(topology, vocabulary, np.unpackbits(a["asked"], count=topology.arcs).astype(bool))
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(np.count_nonzero(self.asked))
+
+
+class NGramCounter:
+    """Counts the asked n-grams of a text; what this needs of the topology is computed once."""
+
+    def __init__(self, ngrams: AskedNGrams) -> None:
+        self._topology, self._asked = ngrams.topology, ngrams.asked
+        self._shorter = backoff_arcs(ngrams.topology)
+        self._place = np.cumsum(ngrams.asked) - 1
+
+    def occurrences(self, sentences: Ragged) -> tuple[LongArray, LongArray]:
+        """The places, among the asked n-grams, of those that occur, and how often each does."""
+        read = read_arcs(self._topology, sentences)  # by the longest n-gram at each label; shorter ones occur too
+        found, read = [], read[read >= 0]
+        while len(read):
+            found.append(read)
+            read = self._shorter[read]
+            read = read[read >= 0]
+        arcs = np.concatenate(found) if found else np.zeros(0, np.int32)
+        arc, count = np.unique(arcs[self._asked[arcs]], return_counts=True)
+        return self._place[arc].astype(np.int64), count.astype(np.int64)
+
+
+class NGramCollection(CountingTask):
+    """The collection as a `FederatedTask`, whose state is, by asked n-gram, S(x, q) and the number of devices.
+
+    `choice` is a seed: passes with the same one count the same sentences of a device that has too many.
+    """
+
+    name = "ngrams"
+
+    def __init__(self, ngrams: AskedNGrams, limits: Limits, choice: int = 0) -> None:
+        self.ngrams, self.limits, self.choice = ngrams, limits, choice
+        self.size: Mapping[str, int] = {COUNT: ngrams.size, DEVICES: ngrams.size}
+        most = limits.labels * ngrams.topology.order
+        norms = NormLimit((COUNT,), most, order=1), NormLimit((DEVICES,), most, order=1)
+        self.bounds = UpdateBounds(1.0, norms, entry=limits.at_ngram, marks=(DEVICES,), whole=True)
+        self._counter: NGramCounter | None = None
+
+    def settings(self) -> Record:
+        """The limits, and the n-grams that are asked for."""
+        limits = {name: limit_to_json(float(limit)) for name, limit in asdict(self.limits).items()}
+        asked = self.ngrams.record()
+        return Record({"limits": limits, "choice": self.choice, **asked.fields}, asked.arrays)
+
+    @classmethod
+    def from_settings(cls, settings: Record) -> "NGramCollection":
+        """The task of these settings."""
+        f = settings.fields
+        limits = {name: float(limit_from_json(limit)) for name, limit in f["limits"].items()}
+        return cls(AskedNGrams.from_record(settings), Limits(**limits), int(f["choice"]))
 
     def encode(self, words: Sequence[str]) -> IntArray:
         """The labels of words."""
-        return uncased_ids(self.vocabulary, words)
+        return uncased_ids(self.ngrams.vocabulary, words)
 
     def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
-        """One device's counts, within the limits."""
-        read = read_arcs(self.topology, at_most(data.sentences, self.limits.labels, rng))
-        index, count = np.unique(read[read >= 0], return_counts=True)
+        """One device's counts and marks, within the limits."""
+        self._counter = self._counter or NGramCounter(self.ngrams)
+        sentences = at_most(data.sentences, self.limits.labels, Stream(self.choice, "sentences"))
+        place, count = self._counter.occurrences(sentences)
         values = np.minimum(count, self.limits.at_ngram).astype(np.float64)
-        return Update(self.size, {COUNT: index.astype(np.int64)}, {COUNT: values}, weight=1.0)
-
-
-def occurrences(topology: Topology, count: LongArray) -> tuple[LongArray, LongArray]:
-    """S(x, q), how often each n-gram occurs, and T(q), how often each history does, from C(x, q).
-
-    A history occurs as often as its own n-gram, `<s>` as often as a sentence ends, and none more rarely than what
-    follows it: limits at single n-grams may have cut it below that.
-    """
-    t = topology
-    S = _sum_up(count.copy(), backoff_arcs(t))
-    followed = np.rint(sum_by(arc_sources(t), S.astype(np.float64), t.states)).astype(np.int64)
-    entering = entering_arcs(t)
-    T = np.where(entering >= 0, S[np.maximum(entering, 0)], 0)
-    T[t.start] = max(int(T[t.start]), _sentences(t, S))
-    return S, np.maximum(T, followed)
-
-
-def topology_counts(topology: Topology, count: LongArray) -> TopologyCounts:
-    """C(x, q), C(φ, q) and N(q) of the devices' text."""
-    S, T = occurrences(topology, count)
-    visits = T.astype(np.float64)
-    visits -= sum_by(topology.backoff[1:], visits[1:], topology.states)
-    sentences = float(max(_sentences(topology, S), 1))
-    return counts_from_arcs(topology, count.astype(np.float64), np.maximum(visits, 0.0), sentences)
-
-
-def _sentences(topology: Topology, S: LongArray) -> int:
-    return int(S[np.searchsorted(topology.label[: topology.first_arc[1]], EOS)])
-
-
-@kernel
-def _sum_up(values: LongArray, parent: IntArray) -> LongArray:
-    for i in range(len(values) - 1, -1, -1):
-        if parent[i] >= 0:
-            values[parent[i]] += values[i]
-    return values
+        return Update(self.size, {COUNT: place, DEVICES: place}, {COUNT: values, DEVICES: np.ones(len(place))}, 1.0)

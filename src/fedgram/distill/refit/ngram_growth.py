@@ -1,9 +1,9 @@
 """Proposing n-grams for devices to count: those that their counts so far make likely.
 
-An n-gram hx can occur k times only if h and h'x do, where h' is h without its first word. And if x follows h as often
-as it follows h', then hx occurs S(h)·S(h'x)/T(h') times. So the server proposes every hx whose parts were counted at
-least k times and that is expected at least τ times; devices then count the larger topology, and what none of them has
-is left out again. A device never names an n-gram that was not proposed to it. Beyond the paper.
+An n-gram hx can be on k devices only if h and h'x are, where h' is h without its first word. And if x follows h as
+often as it follows h', then hx occurs S(h)·S(h'x)/T(h') times. So the server proposes every hx whose parts are known
+and that is expected at least τ times; devices then count it. A device never names an n-gram that was not proposed to
+it. Beyond the paper.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ import numpy as np
 from fedgram.automata.build import NGramTopology, ngrams_of, topology_from_ngrams
 from fedgram.automata.model import has_unknown
 from fedgram.automata.topology import Topology, arc_sources, ngram_matrix, state_lengths
-from fedgram.core.arrays import IntArray, LongArray, Ragged
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.jit import kernel
-from fedgram.distill.refit.ngram_collection import occurrences
+from fedgram.distill.refit.occurrences import consistent
 from fedgram.text.vocabulary import BOS, EOS
 
 
@@ -24,38 +24,40 @@ from fedgram.text.vocabulary import BOS, EOS
 class Growth:
     """How to propose n-grams.
 
-    `passes` times, n-grams of `shortest` to `order` words: those whose parts were counted at least `least` times and
-    that are expected `expected` times or more; where that makes more than `most` of one length, the likeliest of them.
+    `passes` times, n-grams of `shortest` to `order` words that are expected `expected` times or more; where that makes
+    more than `most` of one length, the likeliest of them.
     """
 
     passes: int
     shortest: int
     order: int
-    least: int
     expected: float = 0.05
     most: int = 5_000_000
 
     def __post_init__(self) -> None:
-        if self.passes < 0 or self.shortest < 2 or self.least < 1 or self.most < 1 or not self.expected > 0:
+        if self.passes < 0 or self.shortest < 2 or self.most < 1 or not self.expected > 0:
             raise FedgramError("growth needs n-grams of 2 words or more, and what it expects to be greater than 0")
 
 
-def propose(topology: Topology, count: LongArray, words: int, growth: Growth) -> NGramTopology:
-    """The topology with the n-grams that C(x, q) makes likely, over a vocabulary of `words` ids; first are its own."""
+def propose(topology: Topology, ngrams: FloatArray, known: BoolArray, words: int, growth: Growth) -> NGramTopology:
+    """The topology with the n-grams that S(x, q) makes likely, over a vocabulary of `words` ids; first are its own.
+
+    `known` are the n-grams that may be parts of others.
+    """
     rows = [ngrams_of(topology)]
     matrix, lengths = ngram_matrix(topology)
-    S, T = occurrences(topology, count)
+    S, T = consistent(topology, ngrams)
     best_first = np.lexsort((-S, arc_sources(topology))).astype(np.int32)
     for n in range(growth.shortest, growth.order + 1):
-        histories = np.flatnonzero((lengths == n - 1) & (growth.least <= S) & (topology.label != EOS))
+        histories = np.flatnonzero((lengths == n - 1) & known & (topology.label != EOS))
         h, below, times = matrix[histories, : n - 1], _suffixes(topology, histories, n - 2), S[histories]
         if n == 2:
             start = np.full((1, 1), BOS, np.int32)
             h, below = np.concatenate([h, start]), np.append(below, np.int32(0))
             times = np.append(times, T[topology.start])
-        known = below >= 0
-        h, below, times = h[known], below[known], times[known]
-        given = topology.first_arc, topology.label, S, T, times, below, best_first, growth.least
+        found_below = below >= 0
+        h, below, times = h[found_below], below[found_below], times[found_below]
+        given = topology.first_arc, topology.label, S, T, times, below, best_first, known
         tau = growth.expected
         while (found := _propose(*given, tau, _NONE)) > growth.most:
             tau *= 1.25
@@ -79,8 +81,8 @@ def _suffixes(topology: Topology, arcs: LongArray, length: int) -> IntArray:
 
 @kernel
 def _propose(
-    first_arc: LongArray, label: IntArray, S: LongArray, T: LongArray, times: LongArray, below: IntArray,
-    best_first: IntArray, least: int, tau: float, pairs: IntArray,
+    first_arc: LongArray, label: IntArray, S: FloatArray, T: FloatArray, times: FloatArray, below: IntArray,
+    best_first: IntArray, known: BoolArray, tau: float, pairs: IntArray,
 ) -> int:  # fmt: skip
     """(history, label) of all that is expected τ times; only their number where `pairs` has no room."""
     found = 0
@@ -88,8 +90,10 @@ def _propose(
         q = below[i]
         for k in range(first_arc[q], first_arc[q + 1]):
             e = best_first[k]
-            if S[e] < least or times[i] * S[e] < tau * T[q]:
+            if S[e] <= 0.0 or times[i] * S[e] < tau * T[q]:
                 break
+            if not known[e]:
+                continue
             if len(pairs):
                 pairs[found, 0], pairs[found, 1] = i, label[e]
             found += 1

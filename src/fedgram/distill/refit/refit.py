@@ -7,7 +7,7 @@ uncased words; a cased model gets its capitals back afterwards.
 """
 
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,19 +20,23 @@ from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.core.progress import Begin, silent
-from fedgram.core.settings import AtLeastOne, Between, Positive, chosen, setting
+from fedgram.core.settings import Between, Positive, SettingError, chosen, setting
 from fedgram.core.storage import content_digest
 from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.distill.casing.cased_ngrams import capitalize_model
 from fedgram.distill.casing.cased_words import casing_of
-from fedgram.distill.refit.count_fit import Prior, fit_counts
+from fedgram.distill.refit.clipped_ngrams import Clipping
+from fedgram.distill.refit.count_fit import Prior, fit_counts, trusted_counts
+from fedgram.distill.refit.count_release import CountRelease, ExactCounts, NoisyCounts
 from fedgram.distill.refit.counted_ngrams import counting_settings, read_counted, write_counted
-from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, count_on_devices
+from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, Sketch, count_on_devices
 from fedgram.distill.refit.ngram_collection import Limits
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.pair_sketch import SketchSize
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.devices import Devices, SimulatedDevices
+from fedgram.privacy.ledger import Ledger
+from fedgram.privacy.options import PrivacyOptions, Protection, as_privacy
 from fedgram.text.normalize import uncase
 from fedgram.text.population import Users
 from fedgram.text.vocabulary import SPECIAL
@@ -54,19 +58,37 @@ class RefitOptions(CohortOptions):
     pairs: bool = setting(True, "Look for pairs of words that the model does not have, by a sketch.")
     sketch_bits: Annotated[int, Between(4, 28)] = setting(22, "Size of the sketch: 2^bits cells per table.")
     grow: Annotated[int, Between(0, 9)] = setting(
-        2, "Number of passes in which longer n-grams that became likely are counted too."
+        3, "Number of passes in which longer n-grams that became likely are counted too."
     )
     order: Annotated[int, Between(1, MAX_ORDER)] = setting(4, "Length of the longest n-gram proposed to devices.")
-    min_devices: AtLeastOne = setting(
-        2, "Minimum number of devices that must have a pair, and of occurrences of what grows.", formerly="least"
+    norm: Positive | None = setting(
+        None,
+        "With dp: limit on the norm of a device's counts; a longer vector is scaled down to it. By default, a tenth of "
+        "the square root of the population.",
     )
     prior: Positive = setting(3.0, "β: visits of the model that are added to the devices' counts at every history.")
 
-    def counting(self) -> CountingPlan:
-        """What devices count."""
-        growth = Growth(passes=self.grow, shortest=3 if self.pairs else 2, order=self.order, least=self.min_devices)
-        sketch = SketchSize(_TABLES, self.sketch_bits) if self.pairs else None
-        return CountingPlan(Limits(self.clip, self.ngram_clip), sketch, growth)
+    def counting(self, privacy: PrivacyOptions, devices: int | None) -> CountingPlan:
+        """What devices count, and what may be used of it; `devices` is their number, if it is known."""
+        pairs = self.pairs and not privacy.is_dp
+        growth = Growth(passes=self.grow, shortest=3 if pairs else 2, order=self.order)
+        sketch = Sketch(SketchSize(_TABLES, self.sketch_bits), self.clip) if pairs else None
+        return CountingPlan(self._release(privacy, devices), sketch, growth)
+
+    def _release(self, privacy: PrivacyOptions, devices: int | None) -> CountRelease:
+        if not privacy.is_dp:
+            limits = Limits(self.clip, self.ngram_clip)
+            return ExactCounts(limits, privacy.min_devices if privacy.protection == "threshold" else 1)
+        norm = self.norm or _norm(privacy.simulated or devices)
+        return NoisyCounts(
+            Clipping(norm), privacy.event.multiplier, privacy.randomness, privacy.stands_for(devices)
+        )  # fmt: skip
+
+
+def _norm(population: int | None) -> float:
+    if population is None:
+        raise SettingError("norm", "is needed, since the number of devices is not known")
+    return max(sqrt(population) / 10.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,10 +97,12 @@ class RefittedModel(NGramModel):
 
     uncased: NGramModel = field(kw_only=True)
     counted: CountedNGrams = field(kw_only=True)
+    protection: Protection = field(kw_only=True)
 
     def __repr__(self) -> str:
         words, reports = len(self.vocabulary) - len(SPECIAL), [counted["reports"] for counted in self.counted.passes]
-        return f"RefittedModel({self.topology.arcs:,} n-grams, {words:,} words; reports {reports})"
+        sizes = f"{self.topology.arcs:,} n-grams, {words:,} words; reports {reports}"
+        return f"RefittedModel({sizes}; privacy: {self.protection})"
 
 
 def refit(
@@ -86,11 +110,13 @@ def refit(
     users: Users | Devices,
     options: RefitOptions | None = None,
     *,
+    privacy: PrivacyOptions | Protection | None = None,
     casing: NGramModel | None = None,
     budget: Budget | None = None,
     seed: int = 0,
     counts: Path | None = None,
     folder: Path | None = None,
+    ledger: Ledger | None = None,
     begin: Begin = silent,
     **settings: Any,
 ) -> RefittedModel:
@@ -100,35 +126,51 @@ def refit(
         model: An n-gram model that the server has, such as `distill` makes of a network.
         users: The users whose devices count, such as `population.train`.
         options: How to count and fit; its fields may be given as keywords instead.
-        casing: A cased n-gram model that gives the capitals; by default, the model itself.
+        privacy: What keeps single users out of the model: options, or "threshold" (the default), "dp" or "none".
+        casing: A cased n-gram model that gives the capitals; by default, the model itself, if it has any.
         budget: The size limit of the result.
         seed: Of the cohorts, and of what devices leave out.
         counts: The file of the devices' counts; if it exists and has the same settings, devices are not asked again.
         folder: For checkpoints; an interrupted pass resumes from there.
+        ledger: Where privacy spent on these users is recorded, and their budget; used if there is noise.
         begin: Progress callback.
     """
-    options, budget = chosen(RefitOptions, options, settings), budget or Budget()
+    options, privacy = chosen(RefitOptions, options, settings), as_privacy(privacy)
+    budget = budget or Budget()
     devices = SimulatedDevices(users, as_bytes=True) if isinstance(users, Users) else users
     is_cased = any(uncase(word) != word for word in model.vocabulary.words)
     prior = lowercase_model(model) if is_cased else renormalize(model)
-    described = counting_settings(prior, options, seed=seed, users=_digest(users))
+    described = counting_settings(prior, options, privacy, seed=seed, users=_digest(users))
     if counts is not None and counts.exists():
         counted = read_counted(counts, prior, described)
     else:
-        passes = Passes(devices, options, seed=seed, folder=folder, begin=begin)
-        counted = count_on_devices(prior, passes, options.counting())
+        plan = options.counting(privacy, devices.count)
+        passes = Passes(devices, options, seed=seed, folder=folder, belongs_to=described, begin=begin)
+        if privacy.is_dp:
+            _spend(ledger or Ledger(), privacy, passes.run_name(privacy.randomness), devices.count)
+        counted = count_on_devices(prior, passes, plan)
         if counts is not None:
             write_counted(counts, counted, described)
     begin("Refitting")
     wide = fit_to_counts(prior, counted, Prior(visits=options.prior), max_ngrams=_ROOM * budget.max_ngrams)
     uncased = result = budget.within(wide, expected_histories=True)
-    if is_cased:
+    if is_cased or casing is not None:
         begin("Adding capitals")
         words = casing_of(Capitalizer(casing if casing is not None else model), prior.vocabulary)
         result = budget.within(capitalize_model(wide, words), expected_histories=True)
     return RefittedModel(
-        result.topology, result.vocabulary, result.log_weight, result.log_backoff, uncased=uncased, counted=counted
+        result.topology, result.vocabulary, result.log_weight, result.log_backoff, uncased=uncased, counted=counted,
+        protection=privacy.protection,
     )  # fmt: skip
+
+
+def _spend(ledger: Ledger, privacy: PrivacyOptions, run: str, devices: int | None) -> None:
+    """Record the counts of all passes, one Gaussian event, before the first pass begins."""
+    ledger.plan(
+        "n-gram counts", privacy.event, run=run, generator=privacy.randomness.name,
+        stands_for=privacy.stands_for(devices),
+    )  # fmt: skip
+    ledger.spend("n-gram counts", 1, run=run)
 
 
 def _digest(users: Users | Devices) -> str | None:
@@ -148,4 +190,5 @@ def _digest(users: Users | Devices) -> str | None:
 def fit_to_counts(model: NGramModel, counted: CountedNGrams, prior: Prior, *, max_ngrams: int) -> NGramModel:
     """The model fitted to the devices' counts, with at most `max_ngrams` n-grams."""
     wide = express_on(renormalize(model), counted.topology)
-    return prune_to_size(fit_counts(wide, counted.count, prior), max_ngrams, split_ties=True)
+    counts = trusted_counts(wide, counted.ngrams, counted.deviation)
+    return prune_to_size(fit_counts(wide, counts, prior), max_ngrams, split_ties=True)

@@ -3,25 +3,32 @@
     FGSA  version  kind  context (32 bytes)  body  SHA-256 of all before it
 
 Numbers are little-endian. The context is a digest of what the round computes (its job, its number and the broadcast),
-its nonce, the settings and the vector's length. A message from another round, or from a party with another context, is
-refused. Keys are derived from the context, so devices that were given different jobs cannot read each other's shares.
-The checksum detects accidental damage; the transport must protect messages from deliberate changes (TLS).
+its nonce, the settings, the vector's length and the list of admitted keys; once the ring is formed, of the ring too. A
+message from another round, or from a party with another context, is refused. Keys are derived from the context, so
+devices that were given different jobs or rings cannot read each other's shares. The checksum detects accidental damage;
+the transport must protect messages from outsiders (TLS), and signatures protect what devices say from the server.
 """
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 
+from fedgram.federated.secure.admitted_keys import AdmittedKeys
+from fedgram.federated.secure.identity import SIGNATURE_BYTES
 from fedgram.federated.secure.primitives import KEY_BYTES, TAG_BYTES
-from fedgram.federated.secure.settings import MAX_DEVICES, RefusedMessageError, SecureSettings
+from fedgram.federated.secure.ring import ROW_BYTES, Ring, places_from_bits, places_to_bits, ring_from_bytes
+from fedgram.federated.secure.settings import MAX_DEVICES, OtherKeysError, RefusedMessageError, SecureSettings
 from fedgram.federated.secure.shamir import SHARE_BYTES
 
-MAGIC, VERSION = b"FGSA", 2
+MAGIC, VERSION = b"FGSA", 3
 _HEAD, _SUM = 4 + 2 + 32, 32
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-_INVITATION = struct.Struct("<32sQIIdB")
+SIGNED_KEYS_BYTES = 2 * KEY_BYTES + SIGNATURE_BYTES
+_INVITATION = struct.Struct("<32sQIIdBQ32s")
+_SETTINGS = struct.calcsize("<32sQIIdB")
 _PLACE = struct.Struct("<II")
 _COUNT = struct.Struct("<I")
 
@@ -29,12 +36,22 @@ _COUNT = struct.Struct("<I")
 class Kind(IntEnum):
     """The kinds of messages. The server sends the odd ones; a device answers each with the next."""
 
-    INVITATION, KEYS, NEIGHBOURS, SHARES, DELIVERY, MASKED, SURVIVORS, UNMASKING = range(1, 9)
+    INVITATION, KEYS, NEIGHBOURS, SHARES, DELIVERY, MASKED, SURVIVORS, CONFIRMATION, CONFIRMED, UNMASKING = range(1, 11)
 
 
-def round_context(nonce: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
-    """The digest that binds keys and messages to one round; `about` is a digest of what the round computes."""
-    invited = _invitation(nonce, settings, length)
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What both sides of a round must agree on; `about` is a digest of what the round computes."""
+
+    settings: SecureSettings
+    length: int
+    admitted: AdmittedKeys
+    about: bytes = b""
+
+
+def round_context(nonce: bytes, terms: Terms) -> bytes:
+    """The digest that binds keys and messages to one round."""
+    invited, about = _invitation(nonce, terms), terms.about
     return hashlib.sha256(MAGIC + bytes([VERSION]) + invited + hashlib.sha256(about).digest()).digest()
 
 
@@ -71,39 +88,43 @@ def body_of(data: bytes, kind: Kind, context: bytes | None) -> memoryview:
     return view[_HEAD:-_SUM]
 
 
-def _invitation(nonce: bytes, settings: SecureSettings, length: int) -> bytes:
+def _invitation(nonce: bytes, terms: Terms) -> bytes:
+    settings, admitted = terms.settings, terms.admitted
     return _INVITATION.pack(
-        nonce, length, settings.min_devices, settings.neighbours or 0, settings.majority, settings.value_bits
-    )
+        nonce, terms.length, settings.min_devices, settings.neighbours or 0, settings.majority, settings.value_bits,
+        admitted.version, admitted.digest,
+    )  # fmt: skip
 
 
-def invitation(nonce: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
+def invitation(nonce: bytes, terms: Terms) -> bytes:
     """Server: a round begins."""
-    context = round_context(nonce, settings, length, about)
-    return frame(Kind.INVITATION, context, _invitation(nonce, settings, length))
+    return frame(Kind.INVITATION, round_context(nonce, terms), _invitation(nonce, terms))
 
 
-def read_invitation(data: bytes, settings: SecureSettings, length: int, about: bytes) -> bytes:
-    """The round's nonce; refused unless the server's settings are those of this device."""
+def read_invitation(data: bytes, terms: Terms) -> bytes:
+    """The round's nonce; refused unless the server's terms are those of this device."""
     body = body_of(data, Kind.INVITATION, None)
     nonce = bytes(body[:32])
-    if len(body) != _INVITATION.size or body != _invitation(nonce, settings, length):
+    own = _invitation(nonce, terms)
+    if len(body) != len(own) or body[:_SETTINGS] != own[:_SETTINGS]:
         raise RefusedMessageError("the server's settings or vector length differ from this device's")
-    body_of(data, Kind.INVITATION, round_context(nonce, settings, length, about))
+    if body[_SETTINGS:] != own[_SETTINGS:]:
+        raise OtherKeysError("the server's list of admitted keys is not the one that this device holds")
+    body_of(data, Kind.INVITATION, round_context(nonce, terms))
     return nonce
 
 
-def keys(context: bytes, sealing: bytes, masking: bytes) -> bytes:
-    """Device: its two public keys."""
-    return frame(Kind.KEYS, context, sealing, masking)
+def keys(context: bytes, index: int, signed: bytes) -> bytes:
+    """Device: its place in the list of admitted keys, and its two public keys with their signature."""
+    return frame(Kind.KEYS, context, _COUNT.pack(index), signed)
 
 
-def read_keys(data: bytes, context: bytes) -> tuple[bytes, bytes]:
-    """The public keys for sealing and for masking."""
+def read_keys(data: bytes, context: bytes) -> tuple[int, bytes]:
+    """The place in the list, and the keys for sealing and for masking with their signature, concatenated."""
     body = body_of(data, Kind.KEYS, context)
-    if len(body) != 2 * KEY_BYTES:
+    if len(body) != 4 + SIGNED_KEYS_BYTES:
         raise RefusedMessageError("a device's keys have the wrong length")
-    return bytes(body[:KEY_BYTES]), bytes(body[KEY_BYTES:])
+    return _COUNT.unpack(body[:4])[0], bytes(body[4:])
 
 
 def _table(rows: Mapping[int, bytes]) -> bytes:
@@ -122,20 +143,21 @@ def _read_table(body: memoryview, row_bytes: int) -> dict[int, bytes]:
     return {n: bytes(body[4 + i * step + 4 : 4 + (i + 1) * step]) for i, n in enumerate(numbers)}
 
 
-def neighbours(context: bytes, number: int, devices: int, public: Mapping[int, bytes]) -> bytes:
-    """Server: a device's place on the ring, and the keys of its neighbours."""
-    return frame(Kind.NEIGHBOURS, context, _PLACE.pack(number, devices), _table(public))
+def neighbours(context: bytes, number: int, ring: Ring, signed: Mapping[int, bytes]) -> bytes:
+    """Server: a device's place, the ring, and the signed keys of its neighbours."""
+    return frame(Kind.NEIGHBOURS, context, _PLACE.pack(number, len(ring)), ring.to_bytes(), _table(signed))
 
 
-def read_neighbours(data: bytes, context: bytes) -> tuple[int, int, dict[int, bytes]]:
-    """The device's place, the number of devices, and both keys of each neighbour, concatenated."""
+def read_neighbours(data: bytes, context: bytes) -> tuple[int, Ring, dict[int, bytes]]:
+    """The device's place, the ring, and both keys of each neighbour with their signature, concatenated."""
     body = body_of(data, Kind.NEIGHBOURS, context)
     if len(body) < _PLACE.size:
         raise RefusedMessageError("a message about neighbours is truncated")
     number, devices = _PLACE.unpack(body[: _PLACE.size])
-    if not 2 <= devices <= MAX_DEVICES or number >= devices:
+    end = _PLACE.size + devices * ROW_BYTES
+    if not 2 <= devices <= MAX_DEVICES or number >= devices or len(body) < end:
         raise RefusedMessageError("a device's place is not on the ring")
-    return number, devices, _read_table(body[_PLACE.size :], 2 * KEY_BYTES)
+    return number, ring_from_bytes(bytes(body[_PLACE.size : end])), _read_table(body[end:], SIGNED_KEYS_BYTES)
 
 
 def shares(context: bytes, commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
@@ -149,48 +171,62 @@ def read_shares(data: bytes, context: bytes) -> tuple[bytes, dict[int, bytes]]:
     return bytes(body[:32]), _read_table(body[32:], SEALED_BYTES)
 
 
-def delivery(context: bytes, sealed: Mapping[int, bytes]) -> bytes:
-    """Server: the shares that a device's neighbours sealed for it."""
-    return frame(Kind.DELIVERY, context, _table(sealed))
+def delivery(context: bytes, sharing: bytes, sealed: Mapping[int, bytes]) -> bytes:
+    """Server: which devices shared their secrets, as bits, and the shares that a device's neighbours sealed for it."""
+    return frame(Kind.DELIVERY, context, sharing, _table(sealed))
 
 
-def read_delivery(data: bytes, context: bytes) -> dict[int, bytes]:
-    """Sealed shares by sender."""
-    return _read_table(body_of(data, Kind.DELIVERY, context), SEALED_BYTES)
+def read_delivery(data: bytes, context: bytes, devices: int) -> tuple[frozenset[int], dict[int, bytes]]:
+    """The devices that shared their secrets, and sealed shares by sender."""
+    body, end = body_of(data, Kind.DELIVERY, context), (devices + 7) // 8
+    return places_from_bits(bytes(body[:end]), devices), _read_table(body[end:], SEALED_BYTES)
 
 
-def masked(context: bytes, packed: memoryview) -> bytes:
-    """Device: its masked vector."""
-    return frame(Kind.MASKED, context, packed)
+def masked(context: bytes, signature: bytes, packed: memoryview) -> bytes:
+    """Device: its signature of the list of devices that shared, and its masked vector."""
+    return frame(Kind.MASKED, context, signature, packed)
 
 
-def read_masked(data: bytes, context: bytes, length: int) -> memoryview:
-    """The bytes of the masked vector."""
+def read_masked(data: bytes, context: bytes, length: int) -> tuple[bytes, memoryview]:
+    """The signature, and the bytes of the masked vector."""
     body = body_of(data, Kind.MASKED, context)
-    if len(body) != length:
-        raise RefusedMessageError(f"a masked vector has {len(body)} bytes, not {length}")
-    return body
+    if len(body) != SIGNATURE_BYTES + length:
+        raise RefusedMessageError(f"a masked vector has {len(body) - SIGNATURE_BYTES} bytes, not {length}")
+    return bytes(body[:SIGNATURE_BYTES]), body[SIGNATURE_BYTES:]
 
 
-def survivors(context: bytes, total: int, reported: Mapping[int, bool]) -> bytes:
-    """Server: how many vectors arrived, and which of the device's neighbours sent theirs."""
-    return frame(Kind.SURVIVORS, context, _COUNT.pack(total), _flags(reported))
+def survivors(context: bytes, reported: Collection[int], devices: int, signatures: Mapping[int, bytes]) -> bytes:
+    """Server: whose vectors arrived, and what the device's neighbours among them signed with theirs."""
+    return frame(Kind.SURVIVORS, context, places_to_bits(reported, devices), _table(signatures))
 
 
-def read_survivors(data: bytes, context: bytes) -> tuple[int, dict[int, bool]]:
-    """How many vectors arrived, and for each neighbour whether it sent one."""
-    body = body_of(data, Kind.SURVIVORS, context)
-    if len(body) < 4:
-        raise RefusedMessageError("a message about survivors is truncated")
-    (total,) = _COUNT.unpack(body[:4])
-    rows = _read_table(body[4:], 1)
-    if any(row not in (b"\0", b"\1") for row in rows.values()):
-        raise RefusedMessageError("the flag of a survivor must be 0 or 1")
-    return total, {number: row == b"\1" for number, row in rows.items()}
+def read_survivors(data: bytes, context: bytes, devices: int) -> tuple[frozenset[int], dict[int, bytes]]:
+    """The devices whose vectors arrived, and signatures by neighbour."""
+    body, end = body_of(data, Kind.SURVIVORS, context), (devices + 7) // 8
+    return places_from_bits(bytes(body[:end]), devices), _read_table(body[end:], SIGNATURE_BYTES)
 
 
-def _flags(reported: Mapping[int, bool]) -> bytes:
-    return _table({number: bytes([there]) for number, there in reported.items()})
+def confirmation(context: bytes, signature: bytes) -> bytes:
+    """Device: its signature of the list of survivors."""
+    return frame(Kind.CONFIRMATION, context, signature)
+
+
+def read_confirmation(data: bytes, context: bytes) -> bytes:
+    """The signature."""
+    body = body_of(data, Kind.CONFIRMATION, context)
+    if len(body) != SIGNATURE_BYTES:
+        raise RefusedMessageError("a signature has the wrong length")
+    return bytes(body)
+
+
+def confirmed(context: bytes, signatures: Mapping[int, bytes]) -> bytes:
+    """Server: enough devices have signed the list of survivors."""
+    return frame(Kind.CONFIRMED, context, _table(signatures))
+
+
+def read_confirmed(data: bytes, context: bytes) -> dict[int, bytes]:
+    """Signatures by place."""
+    return _read_table(body_of(data, Kind.CONFIRMED, context), SIGNATURE_BYTES)
 
 
 def unmasking(context: bytes, opened: Mapping[int, bytes]) -> bytes:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
+from fedgram.federated.secure.admitted_keys import AdmittedKeys, Credentials, new_credentials
 from fedgram.federated.secure.client import SecureClient
 from fedgram.federated.secure.server import SecureServer, SecureSum
 from fedgram.federated.secure.settings import SecureSettings
 
-STEPS, MASKED_STEP = 4, 2  # keys, shares, masked vectors, unmasking
+STEPS, MASKED_STEP = 5, 2  # keys, shares, masked vectors, confirmations, unmasking
 NEVER = STEPS
 
 
@@ -36,15 +37,17 @@ class SecureRound:
     minimum: int = 0
     entropy: Callable[[int], bytes] = os.urandom
 
-    def server(self) -> SecureServer:
+    def server(self, admitted: AdmittedKeys) -> SecureServer:
         """The server of this round."""
         return SecureServer(
-            self.settings, self.length, about=self.about, minimum=self.minimum, entropy=self.entropy
+            self.settings, self.length, admitted, about=self.about, minimum=self.minimum, entropy=self.entropy
         )  # fmt: skip
 
-    def client(self, vector: Callable[[], LongArray]) -> SecureClient:
+    def client(self, vector: Callable[[], LongArray], credentials: Credentials) -> SecureClient:
         """A device of this round."""
-        return SecureClient(self.settings, self.length, vector, about=self.about, entropy=self.entropy)
+        return SecureClient(
+            self.settings, self.length, vector, credentials, about=self.about, entropy=self.entropy
+        )  # fmt: skip
 
 
 def sum_securely(
@@ -55,14 +58,16 @@ def sum_securely(
     traffic: Traffic | None = None,
     on_failure: Callable[[int, FedgramError], object] = lambda *_: None,
 ) -> SecureSum:
-    """The sum of the vectors of the devices that stay until they have sent theirs.
+    """The sum of the vectors of the devices that stay until they have sent theirs; each has a new long-term key.
 
     `leaving` has, for each device that drops out, the first step that it does not answer. A device that cannot answer,
     for instance because its vector is out of range, drops out too. Raises `AbandonedRoundError` if too few stay.
     """
     leaving, traffic = leaving or {}, traffic or Traffic()
-    server = secure_round.server()
-    clients = {device: secure_round.client(vector) for device, vector in vectors.items()}
+    own = new_credentials(vectors, secure_round.entropy)
+    admitted = next((each.admitted for each in own.values()), AdmittedKeys(1, ()))
+    server = secure_round.server(admitted)
+    clients = {device: secure_round.client(vector, own[device]) for device, vector in vectors.items()}
     requests = server.begin(clients)
     for step in range(STEPS):
         for device, request in requests.items():

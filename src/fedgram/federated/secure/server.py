@@ -1,12 +1,12 @@
 """The server of a secure round: it forwards sealed shares, adds masked vectors, and removes the masks from their sum.
 
-    U1 ⊇ U2 ⊇ U3 ⊇ U4    devices that sent keys, shares, a masked vector, and what unmasks the sum
+    U1 ⊇ U2 ⊇ U3 ⊇ U4 ⊇ U5    devices that sent keys, shares, a masked vector, a confirmation, and what unmasks the sum
 
     Σ_{i∈U3} x_i = Σ_{i∈U3} y_i − Σ_{i∈U3} PRG(b_i) − Σ_{i∈U3, j∈U2∖U3} ±PRG(s_ij)
 
 The seeds b_i of devices that reported, and the keys s_j of devices that left after sharing, are recovered from t shares
 each and checked against the devices' commitments and public keys: the sum is correct, or the round is abandoned. The
-transport calls `begin`, then `receive` and `advance` four times, then `total`.
+transport calls `begin`, then `receive` and `advance` five times, then `total`.
 """
 
 import os
@@ -17,7 +17,10 @@ import numpy as np
 
 from fedgram.core.arrays import LongArray
 from fedgram.federated.secure import messages
-from fedgram.federated.secure.messages import Kind
+from fedgram.federated.secure.admitted_keys import AdmittedKeys
+from fedgram.federated.secure.checks import CONFIRMS, SHARED, check_keys
+from fedgram.federated.secure.identity import is_signed_by, statement
+from fedgram.federated.secure.messages import Kind, Terms
 from fedgram.federated.secure.primitives import (
     KEY_BYTES,
     KeyPair,
@@ -28,6 +31,7 @@ from fedgram.federated.secure.primitives import (
     signed,
     unpack,
 )
+from fedgram.federated.secure.ring import Ring, drawn_order, keys_digest, places_to_bits
 from fedgram.federated.secure.settings import MAX_DEVICES, AbandonedRoundError, RefusedMessageError, SecureSettings
 from fedgram.federated.secure.shamir import recover
 
@@ -43,29 +47,37 @@ class SecureSum:
 class SecureServer:
     """The server in one round. Devices are identified by the numbers that the transport uses.
 
-    `about` is a digest of what the round computes. With fewer than `minimum` vectors nothing is unmasked.
+    `admitted` is the list of keys that devices hold, `about` a digest of what the round computes. With fewer than
+    `minimum` vectors nothing is unmasked.
     """
 
     def __init__(
-        self, settings: SecureSettings, length: int, *, about: bytes = b"", minimum: int = 0,
+        self, settings: SecureSettings, length: int, admitted: AdmittedKeys, *, about: bytes = b"", minimum: int = 0,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:  # fmt: skip
-        self.settings, self.length, self._about = settings, length, about
+        self.settings, self.length, self._terms = settings, length, Terms(settings, length, admitted, about)
         self._minimum = max(minimum, settings.min_devices)
-        self._nonce, self._order_seed, self._probe = entropy(32), entropy(16), KeyPair(entropy(32))
-        self._context = messages.round_context(self._nonce, settings, length, about)
+        self._nonce, self._probe = entropy(32), KeyPair(entropy(32))
+        self._context = messages.round_context(self._nonce, self._terms)  # from the ring on, the ring's
         self._due: Kind | None = None
         self._waiting: set[int] = set()
         self._invited: set[int] = set()
         self._number: dict[int, int] = {}  # device -> place on the ring
         self._device: list[int] = []  # place on the ring -> device
-        self._keys: dict[int, bytes] = {}  # by device until the ring is formed, then by place
+        self._indices: dict[int, int] = {}  # place in the list of admitted keys -> device
+        self._signed: dict[
+            int, bytes
+        ] = {}  # keys with their signature, by device until the ring is formed, then by place
+        self._keys: dict[int, bytes] = {}  # by place
         self._known: set[bytes] = set()
+        self._ring_list = Ring((), ())
         self._commitments: dict[int, bytes] = {}
         self._sealed: dict[int, dict[int, bytes]] = {}
         self._sharing: set[int] = set()  # U2
         self._reported: set[int] = set()  # U3
         self._sum: Words = np.zeros(0, np.uint64)
+        self._seen: dict[int, bytes] = {}  # signatures of the list of those that shared
+        self._confirmed: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, int]] = {}
         self._abandoned: str | None = None
 
@@ -82,7 +94,7 @@ class SecureServer:
         if len(self._invited) > MAX_DEVICES:
             raise AbandonedRoundError(f"a secure round has at most {MAX_DEVICES} devices, not {len(self._invited)}")
         self._due, self._waiting = Kind.KEYS, set(self._invited)
-        invitation = messages.invitation(self._nonce, self.settings, self.length, self._about)
+        invitation = messages.invitation(self._nonce, self._terms)
         return dict.fromkeys(sorted(self._invited), invitation)
 
     def receive(self, device: int, answer: bytes) -> None:
@@ -93,12 +105,13 @@ class SecureServer:
             raise RefusedMessageError("a device answered twice, or too late" if known else "a device was not invited")
         if self._due == Kind.KEYS:
             self._take_keys(device, answer)
-        elif self._due == Kind.SHARES:
-            self._take_shares(self._number[device], answer)
-        elif self._due == Kind.MASKED:
-            self._take_masked(self._number[device], answer)
         else:
-            self._take_unmasking(self._number[device], answer)
+            take = {
+                Kind.SHARES: self._take_shares, Kind.MASKED: self._take_masked,
+                Kind.CONFIRMATION: self._take_confirmation, Kind.UNMASKING: self._take_unmasking,
+            }  # fmt: skip
+            assert self._due is not None
+            take[self._due](self._number[device], answer)
         self._waiting.discard(device)
 
     def advance(self) -> dict[int, bytes]:
@@ -108,7 +121,10 @@ class SecureServer:
         few devices are left for a sum.
         """
         self._refuse_if_abandoned()
-        step = {Kind.KEYS: self._form_ring, Kind.SHARES: self._deliver, Kind.MASKED: self._ask_to_unmask}
+        step = {
+            Kind.KEYS: self._form_ring, Kind.SHARES: self._deliver, Kind.MASKED: self._name_survivors,
+            Kind.CONFIRMATION: self._ask_to_unmask,
+        }  # fmt: skip
         if self._due not in step:
             self._waiting = set()
             return {}
@@ -134,30 +150,48 @@ class SecureServer:
         if least < self._threshold:
             raise self._abandon(f"{least} neighbours of a device {did}, {self._threshold} are needed to unmask")
 
+    def _demand_quorum(self, devices: int, did: str) -> None:
+        """Abandon the round if fewer devices are left than must sign the list of survivors."""
+        quorum = self.settings.quorum(len(self._device))
+        if devices < quorum:
+            raise self._abandon(f"{devices} devices {did}, {quorum} of {len(self._device)} are needed to agree")
+
     def _take_keys(self, device: int, answer: bytes) -> None:
-        sealing, masking = messages.read_keys(answer, self._context)
+        index, signed = messages.read_keys(answer, self._context)
+        keys, signature = signed[: 2 * KEY_BYTES], signed[2 * KEY_BYTES :]
+        sealing, masking = keys[:KEY_BYTES], keys[KEY_BYTES:]
+        if index >= len(self._terms.admitted.keys):
+            raise RefusedMessageError("a device is not admitted")
+        check_keys(self._terms.admitted.keys[index], keys, signature, self._context)
         for key in (sealing, masking):
             self._probe.agree(key)  # refuses an invalid key
-        if sealing == masking or not self._known.isdisjoint((sealing, masking)):
+        if sealing == masking or not self._known.isdisjoint((sealing, masking)) or index in self._indices:
             raise RefusedMessageError("a device sent a key twice, or the key of another device")
         self._known |= {sealing, masking}
-        self._keys[device] = sealing + masking
+        self._signed[device], self._indices[index] = signed, device
 
     def _form_ring(self) -> dict[int, bytes]:
-        self._demand(len(self._keys), "sent keys")
-        order = np.random.Generator(np.random.Philox(key=int.from_bytes(self._order_seed, "little")))
-        self._device = order.permutation(sorted(self._keys)).tolist()
+        self._demand(len(self._signed), "sent keys")
+        order = drawn_order(self._context, self._indices)
+        self._device = [self._indices[index] for index in order]
         self._number = {device: number for number, device in enumerate(self._device)}
-        self._keys = {number: self._keys[device] for number, device in enumerate(self._device)}
+        self._signed = {number: self._signed[device] for number, device in enumerate(self._device)}
+        self._keys = {number: signed[: 2 * KEY_BYTES] for number, signed in self._signed.items()}
         n = len(self._device)
         self.settings.width(n)  # refuses too many devices
-        return {
-            self._device[i]: messages.neighbours(self._context, i, n, {j: self._keys[j] for j in self._ring(i)})
+        ring = Ring(tuple(order), tuple(keys_digest(self._keys[i]) for i in range(n)))
+        requests = {
+            self._device[i]: messages.neighbours(self._context, i, ring, {j: self._signed[j] for j in self._ring(i)})
             for i in range(n)
         }
+        self._ring_list, self._context = ring, ring.context(self._context)
+        return requests
 
     def _ring(self, number: int) -> tuple[int, ...]:
         return self.settings.ring(number, len(self._device))
+
+    def _bits(self, places: set[int]) -> bytes:
+        return places_to_bits(places, len(self._device))
 
     @property
     def _threshold(self) -> int:
@@ -172,32 +206,56 @@ class SecureServer:
     def _deliver(self) -> dict[int, bytes]:
         left = set(self._sealed)
         self._demand(len(left), "shared their secrets")
+        self._demand_quorum(len(left), "shared their secrets")
         self._demand_neighbours(left, left, "shared their secrets")
         self._sharing, self._sum = left, np.zeros(self.length, np.uint64)
+        bits = self._bits(left)
         return {
             self._device[i]: messages.delivery(
-                self._context, {j: self._sealed[j][i] for j in self._ring(i) if j in left}
+                self._context, bits, {j: self._sealed[j][i] for j in self._ring(i) if j in left}
             )
             for i in sorted(left)
         }
 
     def _take_masked(self, number: int, answer: bytes) -> None:
         width = self.settings.width(len(self._device))
-        self._sum += unpack(messages.read_masked(answer, self._context, width * self.length), width)
+        signature, packed = messages.read_masked(answer, self._context, width * self.length)
+        self._check(number, statement(SHARED, self._context, self._bits(self._sharing)), signature)
+        self._sum += unpack(packed, width)
         self._reported.add(number)
+        self._seen[number] = signature
 
-    def _ask_to_unmask(self) -> dict[int, bytes]:
+    def _check(self, number: int, content: bytes, signature: bytes) -> None:
+        if not is_signed_by(self._terms.admitted.keys[self._ring_list.indices[number]], content, signature):
+            raise RefusedMessageError("a device's signature is not valid")
+
+    def _name_survivors(self) -> dict[int, bytes]:
         self._sealed = {}
         self._demand(len(self._reported), "sent their vectors")
+        self._demand_quorum(len(self._reported), "sent their vectors")
         self._demand_neighbours(self._sharing, self._reported, "sent their vectors")
-        self._shares = {i: {} for i in self._sharing}
-        total = len(self._reported)
         return {
             self._device[i]: messages.survivors(
-                self._context, total, {j: j in self._reported for j in self._ring(i) if j in self._sharing}
+                self._context, self._reported, len(self._device),
+                {j: self._seen[j] for j in self._ring(i) if j in self._reported},
             )
             for i in sorted(self._reported)
-        }
+        }  # fmt: skip
+
+    def _take_confirmation(self, number: int, answer: bytes) -> None:
+        signature = messages.read_confirmation(answer, self._context)
+        lists = self._bits(self._sharing), self._bits(self._reported)
+        self._check(number, statement(CONFIRMS, self._context, *lists), signature)
+        self._confirmed[number] = signature
+
+    def _ask_to_unmask(self) -> dict[int, bytes]:
+        left = set(self._confirmed)
+        self._demand_quorum(len(left), "confirmed the list of survivors")
+        self._demand_neighbours(self._sharing, left, "confirmed the list of survivors")
+        self._shares = {i: {} for i in self._sharing}
+        enough = sorted(left)[: self.settings.quorum(len(self._device))]
+        request = messages.confirmed(self._context, {i: self._confirmed[i] for i in enough})
+        return {self._device[i]: request for i in sorted(left)}
 
     def _take_unmasking(self, number: int, answer: bytes) -> None:
         opened = messages.read_unmasking(answer, self._context)

@@ -6,11 +6,13 @@ protocol of Bonawitz et al. 2017.
 """
 
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, floor, log2
 
 from fedgram.core.errors import FedgramError
 
 MAX_DEVICES = 1 << 16
+VALUE_BITS = 45
+MAJORITY = 2 / 3  # no two lists can be signed while fewer than a third of the devices sign both
 
 
 class AbandonedRoundError(FedgramError):
@@ -25,26 +27,31 @@ class RefusedMessageError(FedgramError):
     """A message that is damaged, out of turn or not allowed; the state of its recipient does not change."""
 
 
+class OtherKeysError(RefusedMessageError):
+    """A round with another list of admitted keys than the device holds. The server knows this error by its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class SecureSettings:
     """How the updates of a cohort are masked; devices refuse a server with other settings.
 
     Guarantees: recovering a secret takes the shares of at least `threshold(n)` neighbours, which are more than half of
-    them; a sum of n vectors whose entries are below 2^value_bits in absolute value does not overflow.
+    them; shares are given out only after `quorum(n)` of n devices have signed the same list of survivors; a sum of n
+    vectors whose entries are below 2^value_bits in absolute value does not overflow.
     """
 
     min_devices: int = 2
     neighbours: int | None = None
-    majority: float = 0.5
-    value_bits: int = 45
+    majority: float = MAJORITY
+    value_bits: int = VALUE_BITS
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_devices <= MAX_DEVICES:
             raise FedgramError(f"a secure sum needs between 2 and {MAX_DEVICES} devices, not {self.min_devices}")
         if self.neighbours is not None and not 1 <= self.neighbours < MAX_DEVICES:
             raise FedgramError(f"a device needs between 1 and {MAX_DEVICES - 1} neighbours, not {self.neighbours}")
-        if not 0.5 <= self.majority <= 1.0:
-            raise FedgramError(f"the share of neighbours needed to unmask must be in [0.5, 1], not {self.majority}")
+        if not 0.5 <= self.majority < 1.0:
+            raise FedgramError(f"the share of devices that must agree must be in [0.5, 1), not {self.majority}")
         if not 1 <= self.value_bits <= 62:
             raise FedgramError(f"entries need between 1 and 62 bits, not {self.value_bits}")
 
@@ -65,8 +72,15 @@ class SecureSettings:
         >>> [SecureSettings().threshold(n) for n in (2, 10, 100, 500, 10_000)]
         [1, 5, 25, 33, 48]
         """
-        k = self.degree(devices)
-        return max(k // 2 + 1, ceil(self.majority * k - 1e-9))
+        return self.degree(devices) // 2 + 1
+
+    def quorum(self, devices: int) -> int:
+        """q: the number of devices, out of all on the ring, that must sign a list of survivors; more than `majority`.
+
+        >>> [SecureSettings().quorum(n) for n in (2, 3, 10, 100, 500)]
+        [2, 3, 7, 67, 334]
+        """
+        return floor(self.majority * devices + 1e-9) + 1
 
     def width(self, devices: int) -> int:
         """Bytes per masked entry: a sign bit, and enough bits for the sum over all devices.

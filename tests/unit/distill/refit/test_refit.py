@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -23,25 +24,28 @@ from fedgram.automata.sampling import sample_sentences
 from fedgram.automata.scoring import score
 from fedgram.automata.smoothing import continuation_counts, smooth
 from fedgram.automata.topology import Topology, backoff_arcs
-from fedgram.core.arrays import LongArray, Ragged
+from fedgram.core.arrays import FloatArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Advance
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record
-from fedgram.distill.refit.count_fit import Prior, fit_counts
-from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, count_on_devices
+from fedgram.distill.refit.count_fit import Prior, TrustedCounts, fit_counts
+from fedgram.distill.refit.count_release import ExactCounts
+from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, Sketch, count_on_devices
 from fedgram.distill.refit.ngram_collection import (
     COUNT,
+    DEVICES,
     NO_LIMITS,
+    AskedNGrams,
     Limits,
     NGramCollection,
     at_most,
-    occurrences,
-    topology_counts,
 )
 from fedgram.distill.refit.ngram_growth import Growth, propose
+from fedgram.distill.refit.occurrences import consistent, flow_counts
 from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
 from fedgram.distill.refit.refit import fit_to_counts
+from fedgram.federated import devices
 from fedgram.federated.cohort import CohortOptions, RoundPlan
 from fedgram.federated.devices import SimulatedDevices
 from fedgram.federated.fleet import Fleet
@@ -52,13 +56,15 @@ from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import FederatedTask, Update
 from fedgram.text.population import ClientDataset, Population, population_from_messages
-from fedgram.text.vocabulary import BOS, EOS, Vocabulary
+from fedgram.text.vocabulary import BOS, EOS
 
 KINDS = 6
 PLAN = RoundPlan(devices=7, over_selection=1.3)
 COHORT = CohortOptions(devices_per_round=7, over_selection=1.3, dropout=0.2)
-SKETCH = SketchSize(tables=3, bits=12)
-GROWTH = Growth(passes=1, shortest=3, order=3, least=2)
+SIZE = SketchSize(tables=3, bits=12)
+SKETCH = Sketch(SIZE, labels=40)
+GROWTH = Growth(passes=1, shortest=3, order=3)
+ALL = ExactCounts(Limits(40, 5), 1)
 State = TypeVar("State")
 seeds = st.integers(0, 2**32 - 1)
 
@@ -94,9 +100,18 @@ def pooled(people: Population) -> Ragged:
     return Ragged.concatenate([people.load(int(c), codes).sentences for c in people.clients("train")])
 
 
-def counted_text(task: NGramCollection, text: Ragged, seed: int = 0) -> LongArray:
+def collection(topology: Topology, limits: Limits = NO_LIMITS, words: int = KINDS) -> NGramCollection:
+    """Devices are asked for all n-grams of a topology."""
+    return NGramCollection(AskedNGrams.all_of(topology, vocabulary(words)), limits)
+
+
+def counted_text(topology: Topology, text: Ragged, words: int = KINDS) -> FloatArray:
     """What a device with this text counts."""
-    return task.client_update(Record(), ClientDataset("x", text), Stream(seed)).array(COUNT).astype(np.int64)
+    return collection(topology, words=words).client_update(Record(), ClientDataset("x", text), Stream(0)).array(COUNT)
+
+
+def exact(ngrams: FloatArray) -> TrustedCounts:
+    return TrustedCounts(ngrams, np.ones(len(ngrams)))
 
 
 def model_of(rng: np.random.Generator, order: int = 3) -> NGramModel:
@@ -105,31 +120,36 @@ def model_of(rng: np.random.Generator, order: int = 3) -> NGramModel:
 
 
 @given(seeds)
-def test_a_device_counts_the_longest_ngram_that_fits(seed: int) -> None:
+def test_a_device_counts_the_ngrams_that_occur(seed: int) -> None:
     rng = np.random.default_rng(seed)
     topology = random_model(rng, order=3, words=KINDS).topology
     text = random_sentences(rng, words=KINDS, sentences=9)
     text = Ragged(np.where(rng.random(len(text.values)) < 0.1, 0, text.values).astype(np.int32), text.offsets)
-    count = counted_text(NGramCollection(topology, vocabulary(KINDS), NO_LIMITS), text)
-    names = ngrams(topology)
-    expected, everywhere = longest_reads(topology, text), all_occurrences(topology, text)
-    assert count.tolist() == [expected[name] for name in names]
-    S, T = occurrences(topology, count)
-    assert S.tolist() == [everywhere[name] for name in names]
+    names, everywhere = ngrams(topology), all_occurrences(topology, text)
+    count = counted_text(topology, text)
+    assert count.tolist() == [everywhere[name] for name in names]
+    found = consistent(topology, count)
+    assert found.ngrams.tolist() == count.tolist()
+    expected = longest_reads(topology, text)
+    assert flow_counts(topology, found).arc.tolist() == [expected[name] for name in names]
     if expected.total() == len(text.values) + len(text):  # nothing unknown: the counts tell the visits as well
         visits = np.bincount(visited_states(topology, text), minlength=topology.states)
-        assert topology_counts(topology, count).visits.tolist() == visits.tolist()
-        assert T[0] == visits.sum()
+        assert flow_counts(topology, found).visits.tolist() == visits.tolist()
+        assert found.histories[0] == visits.sum()
+    asked = AskedNGrams(topology, vocabulary(KINDS), rng.random(topology.arcs) < 0.5)
+    update = NGramCollection(asked, NO_LIMITS).client_update(Record(), ClientDataset("x", text), Stream(0))
+    assert update.array(COUNT).tolist() == count[asked.asked].tolist()
+    assert update.array(DEVICES).tolist() == (count[asked.asked] > 0).tolist()
 
 
 @given(seeds)
 def test_devices_add_up_to_the_counts_of_their_pooled_text(seed: int) -> None:
     rng = np.random.default_rng(seed)
     people, topology = population(rng), model_of(rng).topology
-    task = NGramCollection(topology, vocabulary(KINDS), NO_LIMITS)
-    found = ask_all(task, people, seed, as_bytes=True)
-    expected = longest_reads(topology, pooled(people))
+    found = ask_all(collection(topology), people, seed, as_bytes=True)
+    expected, having = all_occurrences(topology, pooled(people)), devices_with(topology, people)
     assert found.state[COUNT].tolist() == [expected[name] for name in ngrams(topology)]
+    assert found.state[DEVICES].tolist() == [having[name] for name in ngrams(topology)]
     assert found.progress.device.tolist() == people.clients("train").tolist()
     assert found.progress.tally.reports == len(people.clients("train"))
     assert found.progress.most == 1
@@ -139,11 +159,11 @@ def test_devices_add_up_to_the_counts_of_their_pooled_text(seed: int) -> None:
 def test_masked_devices_add_up_to_the_same() -> None:
     rng = np.random.default_rng(4)
     people, topology = population(rng), model_of(rng).topology
-    task = NGramCollection(topology, vocabulary(KINDS), Limits(30, 3))
+    task = collection(topology, Limits(30, 3))
     plain, masked = (
         ask_all(task, people, 2, masking, dropout=0.0) for masking in (None, SecureSettings())
     )  # fmt: skip
-    assert np.array_equal(plain.state[COUNT], masked.state[COUNT])
+    assert all(np.array_equal(plain.state[name], masked.state[name]) for name in (COUNT, DEVICES))
     assert plain.progress.device.tolist() == masked.progress.device.tolist()
 
 
@@ -151,24 +171,35 @@ def test_masked_devices_add_up_to_the_same() -> None:
 def test_no_device_counts_for_more_than_the_limits(seed: int, labels: int, at_ngram: int) -> None:
     rng = np.random.default_rng(seed)
     text = random_sentences(rng, words=KINDS, sentences=9)
-    task = NGramCollection(model_of(rng).topology, vocabulary(KINDS), Limits(labels, at_ngram))
+    task = collection(model_of(rng).topology, Limits(labels, at_ngram))
     update = task.client_update(Record(), ClientDataset("x", text), Stream(seed))
-    assert update.values[COUNT].sum() <= labels
-    assert update.values[COUNT].max(initial=0) <= at_ngram
+    for name, most in ((COUNT, at_ngram), (DEVICES, 1)):
+        assert update.values[name].sum() <= labels * task.ngrams.topology.order
+        assert update.values[name].max(initial=0) <= most
     assert Intake(task).offer(0, update) is None
     kept = at_most(text, labels, Stream(seed))
     assert {tuple(s.tolist()) for s in kept} <= {tuple(s.tolist()) for s in text}
 
 
 @pytest.mark.parametrize(
-    ("values", "weight"),
-    [([5.0], 1.0), ([3.0, 3.0, 3.0], 1.0), ([0.5], 1.0), ([-1.0], 1.0), ([math.nan], 1.0), ([math.inf], 1.0),
-     ([1.0], 2.0)],
+    ("values", "marks", "weight"),
+    [([5.0], [1.0], 1.0), ([4.0] * 7, [1.0], 1.0), ([0.5], [1.0], 1.0), ([-1.0], [1.0], 1.0),
+     ([math.nan], [1.0], 1.0), ([math.inf], [1.0], 1.0), ([1.0], [1.0], 2.0), ([1.0], [2.0], 1.0),
+     ([1.0], [1.0] * 25, 1.0), ([1.0], [math.nan], 1.0)],
 )  # fmt: skip
-def test_what_no_device_can_have_counted_is_refused(values: list[float], weight: float) -> None:
-    task = NGramCollection(model_of(np.random.default_rng(0)).topology, vocabulary(KINDS), Limits(8, 4))
-    update = Update(task.size, {COUNT: np.arange(len(values))}, {COUNT: np.array(values)}, weight)
-    assert Intake(task).offer(0, update) is not None
+def test_what_no_device_can_have_counted_is_refused(values: list[float], marks: list[float], weight: float) -> None:
+    """A device counts at most 8 labels, 4 of one n-gram, and says of an n-gram at most once that it has it."""
+    task = collection(model_of(np.random.default_rng(0)).topology, Limits(8, 4))
+
+    def offered(values: list[float], marks: list[float], weight: float) -> object:
+        index = {COUNT: np.arange(len(values)), DEVICES: np.arange(len(marks))}
+        update = Update(task.size, index, {COUNT: np.array(values), DEVICES: np.array(marks)}, weight)
+        return Intake(task).offer(0, update)
+
+    assert task.ngrams.size > 25
+    assert task.ngrams.topology.order == 3
+    assert offered([4.0] * 6, [1.0] * 24, 1.0) is None
+    assert offered(values, marks, weight) is not None
 
 
 class Liars(NGramCollection):
@@ -180,11 +211,11 @@ class Liars(NGramCollection):
         update = super().client_update(broadcast, data, rng)
         if self.which is not None and self.which not in data.sentences.values:
             return update
-        return Update(update.size, update.index, {COUNT: update.values[COUNT] * 1e6}, 1.0)
+        return Update(update.size, update.index, {**update.values, COUNT: update.values[COUNT] * 1e6}, 1.0)
 
 
-def liars(topology: Topology, words: Vocabulary, limits: Limits, which: int | None = None) -> NGramCollection:
-    task = Liars(topology, words, limits)
+def liars(topology: Topology, which: int | None = None) -> NGramCollection:
+    task = Liars(AskedNGrams.all_of(topology, vocabulary(KINDS)), Limits(100, 100))
     task.which = which
     return task
 
@@ -194,14 +225,14 @@ def test_a_pass_leaves_hostile_reports_out_and_counts_them(masking: SecureSettin
     """They are asked once like all others, so that a few of them cannot keep a pass from its end."""
     rng = np.random.default_rng(1)
     people, words = population(rng), vocabulary(KINDS)
-    settings = model_of(rng).topology, words, Limits(100, 100)
+    topology = model_of(rng).topology
     rare, codes = words.index[f"w{KINDS - 1}"], people.word_ids(words)
     texts = {c: people.load(c, codes).sentences for c in people.clients("train").tolist()}
     honest = [c for c, text in texts.items() if rare not in text.values]
     assert 3 < len(texts) - len(honest) < 10
-    found = ask_all(liars(*settings, which=rare), people, 0, masking)
-    expected = longest_reads(settings[0], Ragged.concatenate([texts[c] for c in honest]))
-    assert found.state[COUNT].tolist() == [expected[name] for name in ngrams(settings[0])]
+    found = ask_all(liars(topology, which=rare), people, 0, masking)
+    expected = all_occurrences(topology, Ragged.concatenate([texts[c] for c in honest]))
+    assert found.state[COUNT].tolist() == [expected[name] for name in ngrams(topology)]
     assert found.progress.tally.reports == len(honest)
     left = texts.keys() - set(found.progress.device.tolist())
     assert len(left) <= (1 if masking else 0)  # nobody masks alone
@@ -211,7 +242,7 @@ def test_a_pass_leaves_hostile_reports_out_and_counts_them(masking: SecureSettin
 
 def test_a_pass_of_nothing_but_hostile_reports_gives_up() -> None:
     rng = np.random.default_rng(1)
-    task, people = liars(model_of(rng).topology, vocabulary(KINDS), Limits(100, 100)), population(rng)
+    task, people = liars(model_of(rng).topology), population(rng)
     with pytest.raises(GaveUpError, match=r"round 1 was abandoned 5 times, .* 0 of at least 1 reports \(.*too large"):
         ask_all(task, people, 0)
 
@@ -220,7 +251,7 @@ def test_a_pass_of_nothing_but_hostile_reports_gives_up() -> None:
 def test_every_pair_that_enough_devices_have_is_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
     people = population(rng)
-    task = PairCollection(vocabulary(KINDS), SKETCH, labels=math.inf)
+    task = PairCollection(vocabulary(KINDS), SIZE, labels=math.inf)
     marks = ask_all(task, people, seed).state
     having: dict[tuple[int, int], int] = {}
     for client in people.clients("train"):
@@ -238,7 +269,7 @@ def test_every_pair_that_enough_devices_have_is_found(seed: int) -> None:
 
 
 def test_marks_beyond_a_device_are_refused() -> None:
-    task = PairCollection(vocabulary(KINDS), SKETCH, labels=3)
+    task = PairCollection(vocabulary(KINDS), SIZE, labels=3)
     none = np.zeros(0, np.int64)
     for index, value in ((np.arange(10), 1.0), (np.arange(2), 2.0)):
         update = Update(
@@ -248,26 +279,28 @@ def test_marks_beyond_a_device_are_refused() -> None:
 
 
 @given(seeds)
-def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
+def test_what_is_proposed_has_parts_that_are_known(seed: int) -> None:
     rng = np.random.default_rng(seed)
     text = random_sentences(rng, words=KINDS, sentences=20)
     bigrams = count_ngrams(text, vocabulary(KINDS), order=2, open_vocabulary=True).topology
-    count = counted_text(NGramCollection(bigrams, vocabulary(KINDS), NO_LIMITS), text)
-    growth = Growth(passes=1, shortest=3, order=3, least=2, expected=0.5)
-    grown = propose(bigrams, count, KINDS + 3, growth)
+    count = counted_text(bigrams, text)
+    known = (count >= 2) & (rng.random(len(count)) < 0.8)
+    growth = Growth(passes=1, shortest=3, order=3, expected=0.5)
+    grown = propose(bigrams, count, known, KINDS + 3, growth)
     assert topology_faults(grown.topology, words=KINDS + 3) == []
-    S = dict(zip(ngrams(bigrams), occurrences(bigrams, count)[0].tolist(), strict=True))
+    S = dict(zip(ngrams(bigrams), count.tolist(), strict=True))
+    parts = {name for name, is_known in zip(ngrams(bigrams), known.tolist(), strict=True) if is_known}
     after = {w: sum(n for pair, n in S.items() if len(pair) == 2 and pair[0] == w) for w in range(KINDS + 3)}
     expected = {
         (*h, pair[1])
         for h in S for pair in S
         if len(h) == len(pair) == 2 and h[1] == pair[0]
-        and min(S[h], S[pair]) >= 2 and S[h] * S[pair] >= 0.5 * after[h[1]]
+        and {h, pair} <= parts and S[h] * S[pair] >= 0.5 * after[h[1]]
     }  # fmt: skip
     assert {name for name in ngrams(grown.topology) if len(name) == 3} == expected
     own = [ngrams(grown.topology)[arc] for arc in grown.arc[: bigrams.arcs]]
     assert own == ngrams(bigrams)
-    few = propose(bigrams, count, KINDS + 3, Growth(passes=1, shortest=3, order=3, least=2, expected=1e-6, most=3))
+    few = propose(bigrams, count, known, KINDS + 3, Growth(passes=1, shortest=3, order=3, expected=1e-6, most=3))
     assert sum(len(name) == 3 for name in ngrams(few.topology)) <= 3
 
 
@@ -275,12 +308,12 @@ def test_what_is_proposed_has_parts_that_were_counted(seed: int) -> None:
 def test_without_counts_the_refit_is_the_distilled_model(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = model_of(rng)
-    same = fit_counts(model, np.zeros(model.topology.arcs, np.int64), Prior(3.0))
+    same = fit_counts(model, exact(np.zeros(model.topology.arcs)), Prior(3.0))
     assert np.allclose(same.log_weight, model.log_weight, atol=1e-9)
     nobody = population_from_messages([("a", "zzz", "dev")])
     with pytest.raises(FedgramError, match="no users to invite"):
         count_on_devices(
-            model, Passes(SimulatedDevices(nobody.train), COHORT, seed=0), CountingPlan(NO_LIMITS, SKETCH, GROWTH)
+            model, Passes(SimulatedDevices(nobody.train), COHORT, seed=0), CountingPlan(ALL, SKETCH, GROWTH)
         )
 
 
@@ -296,26 +329,37 @@ def test_without_a_prior_the_refit_is_kneser_ney(seed: int) -> None:
     if not n1 or np.any(c[: t.first_arc[1]] == 0):
         return
     D = n1 / (n1 + 2 * n2)
-    count = counted_text(NGramCollection(t, vocabulary(KINDS), NO_LIMITS), text)
-    assert np.array_equal(occurrences(t, count)[0], counts.count)
+    count = counted_text(t, text)
+    assert np.array_equal(count, counts.count)
     prior = random_weights(rng, t, KINDS)
-    refitted = fit_counts(prior, count, Prior(visits=1e-12, discounts=(D, D, D), share=0.0))
+    refitted = fit_counts(prior, exact(count), Prior(visits=1e-12, discounts=(D, D, D), share=0.0))
     assert np.allclose(np.exp(refitted.log_weight), np.exp(smooth(counts, "kneser-ney").log_weight), atol=1e-9)
 
 
-@given(seeds, st.booleans())
-def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
+def devices_with(topology: Topology, people: Population) -> Counter[tuple[int, ...]]:
+    """How many users' texts have each n-gram."""
+    having, codes = Counter[tuple[int, ...]](), people.word_ids(vocabulary(KINDS))
+    for client in people.clients("train").tolist():
+        having.update(all_occurrences(topology, people.load(client, codes).sentences).keys())
+    return having
+
+
+@given(seeds, st.booleans(), st.sampled_from([1, 2, 4, 9]))
+def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool, min_devices: int) -> None:
     rng = np.random.default_rng(seed)
     people, model = population(rng), model_of(rng)
-    growth = Growth(passes=2, shortest=3 if pairs else 2, order=3, least=2)
-    options = CountingPlan(Limits(40, 5), SKETCH if pairs else None, growth)
+    growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
+    options = CountingPlan(ExactCounts(NO_LIMITS, min_devices), SKETCH if pairs else None, growth)
     counted = count(model, people, options, seed)
-    assert [p["reports"] for p in counted.passes] == [len(people.clients("train"))] * (4 if pairs else 3)
+    assert {p["reports"] for p in counted.passes} == {len(people.clients("train"))}
+    assert len(counted.passes) <= (4 if pairs else 3)
     assert topology_faults(counted.topology, words=KINDS + 3) == []
-    names = set(ngrams(counted.topology))
-    assert set(ngrams(model.topology)) <= names
-    seen = all_occurrences(counted.topology, pooled(people))
-    assert all(seen[name] for name in names - set(ngrams(model.topology)) if len(name) > 1)
+    names, own = ngrams(counted.topology), set(ngrams(model.topology))
+    assert own <= set(names)
+    having, seen = devices_with(counted.topology, people), all_occurrences(counted.topology, pooled(people))
+    assert all(having[name] >= min_devices for name in set(names) - own if len(name) > 1)
+    assert counted.ngrams.tolist() == [seen[name] for name in names]
+    assert not counted.deviation.any()
     final = fit_to_counts(model, counted, Prior(3.0), max_ngrams=40)
     assert final.topology.arcs <= 40
     assert model_faults(final) == []
@@ -323,10 +367,11 @@ def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool) -> None:
     assert np.array_equal(again.log_weight, final.log_weight)
 
 
-def test_an_interrupted_count_resumes_in_the_pass_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_count_resumes_in_the_pass_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_CHECKPOINT_PAUSE", 0.0)
     rng = np.random.default_rng(2)
     people, model = population(rng), model_of(rng)
-    options = CountingPlan(Limits(40, 5), SKETCH, GROWTH)
+    options = CountingPlan(ALL, SKETCH, GROWTH)
     whole = count(model, people, options, 7)
     steps: list[str] = []
     reports: list[int] = []
@@ -348,7 +393,7 @@ def test_an_interrupted_count_resumes_in_the_pass_where_it_was(tmp_path: Path) -
     assert [step.split()[-1] for step in steps] == ["pairs", "n-grams"]
     assert len(list((tmp_path / "pass-1").iterdir())) > 0
     resumed = count(model, people, options, 7, tmp_path)
-    assert np.array_equal(resumed.count, whole.count)
+    assert np.array_equal(resumed.ngrams, whole.ngrams)
     assert resumed.passes == whole.passes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pass-0", "pass-1", "pass-2"]
 
@@ -357,7 +402,7 @@ def test_passes_draw_their_devices_anew() -> None:
     """Each pass has a seed of its own, and says what is counted, and on what."""
     rng = np.random.default_rng(3)
     people, model = population(rng), model_of(rng)
-    options = CountingPlan(Limits(40, 5), SKETCH, GROWTH)
+    options = CountingPlan(ALL, SKETCH, GROWTH)
     jobs: list[Job[Any]] = []
     about: list[str] = []
 
@@ -387,7 +432,7 @@ def test_the_refit_predicts_its_users_better_than_prior_or_counts_alone() -> Non
     t = truth.topology
     noisy = np.exp(truth.log_weight) * rng.gamma(2.0, 0.5, t.arcs)
     prior = model_from_weights(t, vocabulary(20), noisy)
-    count = counted_text(NGramCollection(t, vocabulary(20), NO_LIMITS), text)
+    count = exact(counted_text(t, text, words=20))
     joined, alone = (score(fit_counts(prior, count, Prior(visits=b)), unseen).perplexity for b in (5.0, 1e-6))
     assert joined < score(prior, unseen).perplexity
     assert joined < alone

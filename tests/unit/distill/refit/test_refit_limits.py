@@ -7,7 +7,9 @@ from tests.unit.distill.refit.test_refit import KINDS
 
 from fedgram.automata.model import NGramModel
 from fedgram.core.errors import FedgramError
+from fedgram.distill.refit.clipped_ngrams import Clipping
 from fedgram.distill.refit.count_fit import Prior
+from fedgram.distill.refit.count_release import ExactCounts
 from fedgram.distill.refit.ngram_collection import Limits
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
@@ -19,8 +21,9 @@ from fedgram.text.vocabulary import BOS, EOS, UNK
 @pytest.mark.parametrize(
     "options",
     [lambda: Limits(0, 5), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(3.0, discounts=(1.5, 1, 1)),
-     lambda: Prior(3.0, share=2), lambda: Growth(2, 1, 4, 2), lambda: Growth(2, 3, 4, 2, expected=0),
-     lambda: SketchSize(3, 40)],
+     lambda: Prior(3.0, share=2), lambda: Growth(2, 1, 4), lambda: Growth(2, 3, 4, expected=0),
+     lambda: SketchSize(3, 40), lambda: ExactCounts(Limits(5, 5), 0), lambda: Clipping(0.0),
+     lambda: Clipping(1.0, (1.0, 0.0))],
 )  # fmt: skip
 def test_senseless_options_are_refused(options: object) -> None:
     with pytest.raises(FedgramError):
@@ -49,4 +52,5 @@ def test_a_refitted_model_shows_its_size() -> None:
     model = NGramModel.train(["see you there", "you see"], order=2)
     refitted = refit(model, people.train, devices_per_round=2, dropout=0.0, pairs=False, grow=0)
     assert repr(model) == f"NGramModel(order 2, {model.topology.arcs} n-grams, 3 words)"
-    assert repr(refitted) == f"RefittedModel({refitted.topology.arcs} n-grams, 3 words; reports [2])"
+    shown = f"RefittedModel({refitted.topology.arcs} n-grams, 3 words; reports [2]; privacy: threshold)"
+    assert repr(refitted) == shown

@@ -6,6 +6,7 @@ from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import model_faults
 from fedgram.distill.refit.refit import refit
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.normalize import uncase
 from fedgram.text.population import population_from_messages
 
@@ -18,18 +19,19 @@ def test_it_learns_the_users_text_and_keeps_the_capitals() -> None:
     model = NGramModel.train(SERVER, order=3, smoothing="witten-bell")
     result = refit(
         model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8,
-        budget=Budget(max_ngrams=120),
+        privacy=PrivacyOptions(min_devices=3), budget=Budget(max_ngrams=120),
     )  # fmt: skip
     assert model_faults(result) == []
     assert result.topology.arcs <= 120
-    assert [counted["reports"] for counted in result.counted.passes] == [9] * 4
-    assert result.counted.count.sum() == sum(len(text.split()) + 1 for _, text, _ in rows)
+    assert [counted["reports"] for counted in result.counted.passes] == [9] * 5
+    words = result.counted.topology.first_arc[1]
+    assert result.counted.ngrams[:words].sum() == sum(len(text.split()) + 1 for _, text, _ in rows)
     lower = NGramModel.train([uncase(text) for text in SERVER], order=3, smoothing="witten-bell")
     for text in USERS:
         assert result.uncased.score(text) > lower.score(text) + 1.0
     assert {"York", "London"} <= set(result.vocabulary.words)
     again = refit(
         model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8,
-        budget=Budget(max_ngrams=120),
+        privacy=PrivacyOptions(min_devices=3), budget=Budget(max_ngrams=120),
     )  # fmt: skip
     assert np.array_equal(again.log_weight, result.log_weight)

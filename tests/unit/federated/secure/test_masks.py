@@ -14,13 +14,15 @@ from tests.unit.federated.secure.stepped_round import SETTINGS, Round
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import MissingDependencyError
 from fedgram.federated.secure import messages, primitives
+from fedgram.federated.secure.admitted_keys import AdmittedKeys
+from fedgram.federated.secure.identity import SIGNATURE_BYTES
 from fedgram.federated.secure.primitives import KEY_BYTES, add_mask, derive, pack, signed, unpack
 from fedgram.federated.secure.server import SecureServer
 
 
 def test_masked_vectors_are_those_of_the_algebra() -> None:
     going = Round(devices=6, length=11).before(2)
-    context, width = going.requests[0][6:38], SETTINGS.width(6)
+    context, width = going.requests[0][6:38], SETTINGS.width(6)  # the ring's context
     for device, answer in going.answers().items():
         client = going.clients[device]
         pairs = {
@@ -30,7 +32,7 @@ def test_masked_vectors_are_those_of_the_algebra() -> None:
         own = derive(client._seed, context, b"self mask")
         assert {len(key) for key in (own, *pairs.values())} == {32}
         expected = reference.masked(going.vectors[device].tolist(), client._number, own, pairs, 8 * width)
-        sent = messages.read_masked(answer, context, 11 * width)
+        _, sent = messages.read_masked(answer, context, 11 * width)
         assert [int.from_bytes(sent[k : k + width], "little") for k in range(0, len(sent), width)] == expected
 
 
@@ -66,7 +68,7 @@ def masked_bytes(vector: LongArray, seed: int) -> Any:
     going = Round(length=len(vector), seed=seed)
     going.vectors[0][:] = vector
     going.before(2)
-    return np.frombuffer(going.answers()[0][38:-32], np.uint8)
+    return np.frombuffer(going.answers()[0][38 + SIGNATURE_BYTES : -32], np.uint8)
 
 
 def test_a_masked_vector_looks_like_noise() -> None:
@@ -100,4 +102,4 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     primitives._package.cache_clear()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     with pytest.raises(MissingDependencyError, match=r"fedgram\[secure\]"):
-        SecureServer(SETTINGS, 1)
+        SecureServer(SETTINGS, 1, AdmittedKeys(1, ()))

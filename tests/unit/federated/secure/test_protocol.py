@@ -1,7 +1,7 @@
 """What a device refuses, what a server refuses, and when a round has no sum."""
 
-import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,9 @@ from tests.unit.federated.secure.stepped_round import ABOUT, SETTINGS, STEPS, Ro
 
 from fedgram.core.errors import FedgramError
 from fedgram.federated.secure import messages
+from fedgram.federated.secure.checks import KEYS_OF_ROUND
 from fedgram.federated.secure.client import SecureClient
+from fedgram.federated.secure.identity import statement
 from fedgram.federated.secure.server import SecureServer
 from fedgram.federated.secure.settings import AbandonedRoundError, RefusedMessageError, SecureSettings
 from fedgram.federated.secure.vectors import round_digest, total_from_sum, vector_length
@@ -55,9 +57,9 @@ def test_everything_happens_once_and_in_turn(step: int) -> None:
         going.clients[0].answer(earlier[0])
     with pytest.raises(RefusedMessageError, match="was not invited"):
         going.server.receive(99, answers[0])
-    with pytest.raises(RefusedMessageError, match="no sum yet") if step < 3 else pytest.raises(AbandonedRoundError):
+    with pytest.raises(RefusedMessageError, match="no sum yet") if step < 4 else pytest.raises(AbandonedRoundError):
         going.server.total()
-    if step == 3:
+    if step == 4:
         return
     going.server.receive(0, answers[0])
     with pytest.raises(RefusedMessageError, match="twice"):
@@ -70,26 +72,21 @@ def test_a_server_gets_one_share_of_each_neighbour_and_never_both() -> None:
     going = Round().before(3)
     client, request = going.clients[0], going.requests[0]
     context = request[6:38]
-    total, reported = messages.read_survivors(request, context)
-    one = max(reported)
-    rows = [*sorted(reported.items()), (max(reported), False)]  # both shares of the last neighbour
-    table = b"".join(struct.pack("<IB", j, there) for j, there in rows)
-    both = messages.frame(messages.Kind.SURVIVORS, context, struct.pack("<II", total, len(rows)), table)
-    with pytest.raises(RefusedMessageError, match="twice"):
-        client.answer(both)
-    for wrong, match in (
-        (messages.survivors(context, total, dict(list(reported.items())[:-1])), "does not match the neighbours"),
-        (messages.survivors(context, total, {**reported, 4096: True}), "does not match the neighbours"),
-        (messages.survivors(context, 2, reported), "too few"),
-        (messages.survivors(context, total, dict.fromkeys(reported, False)), "too few"),
-        (reframed(request, lambda b: b.__setitem__(-1, 2)), "must be 0 or 1"),
-    ):
-        with pytest.raises(RefusedMessageError, match=match):
-            client.answer(wrong)
+    reported, signatures = messages.read_survivors(request, context, 5)
     client.answer(request)
-    flipped = messages.survivors(context, total, {**reported, one: not reported[one]})
-    with pytest.raises(RefusedMessageError, match="over for this device"):
-        client.answer(flipped)
+    going.clients[0] = client
+    one = max(reported - {client._number})
+    other = messages.survivors(context, reported - {one}, 5, {j: s for j, s in signatures.items() if j != one})
+    with pytest.raises(RefusedMessageError, match="expected confirmed"):  # a second list after the first
+        client.answer(other)
+    for device in range(1, 5):
+        going.server.receive(device, going.clients[device].answer(going.requests[device]))
+    confirmed = going.server.advance()[1]
+    shares = messages.read_unmasking(client.answer(confirmed), context)
+    assert len(shares) == 4
+    for again in (confirmed, other, request):
+        with pytest.raises(RefusedMessageError, match="over for this device"):
+            client.answer(again)
 
 
 def test_no_two_sets_of_neighbours_hold_both_secrets() -> None:
@@ -99,56 +96,58 @@ def test_no_two_sets_of_neighbours_hold_both_secrets() -> None:
         assert 2 * t > k
 
 
-def test_devices_refuse_other_settings_and_other_rings() -> None:
+def test_devices_refuse_other_settings() -> None:
     going = Round()
-    other = SecureClient(SecureSettings(min_devices=4), 2, lambda: np.zeros(2, np.int64), about=ABOUT)
-    shorter = SecureClient(SETTINGS, 3, lambda: np.zeros(3, np.int64), about=ABOUT)
-    for client in (other, shorter):
+    for changed in ({"settings": SecureSettings(min_devices=4)}, {"length": 3}):
         with pytest.raises(RefusedMessageError, match="settings"):
-            client.answer(going.requests[0])
-    going.step()
-    context = going.requests[0][6:38]
-    number, devices, public = messages.read_neighbours(going.requests[0], context)
-    same = dict.fromkeys(public, next(iter(public.values())))
-    no_key = {**public, min(public): bytes(32) + b"\7" * 32}
-    for wrong, match in (
-        (messages.neighbours(context, number, devices, dict(list(public.items())[1:])), "of the ring"),
-        (messages.neighbours(context, number, 2, {1 - min(number, 1): bytes(64)}), "needed|on the ring"),
-        (messages.neighbours(context, devices, devices, public), "on the ring"),
-        (messages.neighbours(context, number, devices, same), "same key"),
-        (messages.neighbours(context, number, devices, no_key), "not valid"),
-    ):
-        with pytest.raises(RefusedMessageError, match=match):
-            going.clients[0].answer(wrong)
-    going.step()
-    sealed = messages.read_delivery(going.requests[0], context)
-    with pytest.raises(RefusedMessageError, match="are needed"):
-        going.clients[0].answer(messages.delivery(context, dict(list(sealed.items())[:2])))
-    with pytest.raises(RefusedMessageError, match="not a neighbour"):
-        going.clients[0].answer(messages.delivery(context, {**sealed, 77: bytes(82)}))
-    going.step()
-    going.step()
-    assert going.server.total().vector.tolist() == [10, -10]
+            going.client(0, **changed).answer(going.requests[0])
 
 
 def test_servers_refuse_keys_that_are_none_or_somebody_elses() -> None:
     going = Round()
+    context = going.requests[0][6:38]
     answers = going.answers()
     going.server.receive(0, answers[0])
-    for wrong in (
-        answers[0],
-        reframed(answers[1], lambda b: b.__setitem__(slice(32, 64), answers[0][70:102])),
-        reframed(answers[1], lambda b: b.__setitem__(slice(32, 64), b[:32])),
+    index, other = messages.read_keys(answers[1], context)
+    _, taken = messages.read_keys(answers[0], context)
+
+    def signed(keys: bytes, device: int = 1, name: int = index) -> bytes:
+        signature = going.credentials[device].identity.sign(statement(KEYS_OF_ROUND, context, keys))
+        return messages.keys(context, name, keys + signature)
+
+    for wrong, match in (
+        (answers[0], "key of another device"),
+        (signed(other[:32] + taken[32:64]), "key of another device"),
+        (signed(other[:32] * 2), "key of another device"),
+        (signed(other[:64], 0), "not signed by it"),
+        (signed(other[:64], name=99), "not admitted"),
+        (signed(other[:32] + bytes(32)), "not valid"),
     ):
-        with pytest.raises(RefusedMessageError, match="key of another device"):
+        with pytest.raises(RefusedMessageError, match=match):
             going.server.receive(1, wrong)
-    with pytest.raises(RefusedMessageError, match="not valid"):
-        going.server.receive(1, reframed(answers[1], lambda b: b.__setitem__(slice(32, 64), bytes(32))))
+    going.server.receive(1, answers[1])
+
+
+def test_servers_refuse_signatures_of_other_lists() -> None:
+    going = Round().before(2)
+    context = going.requests[0][6:38]
+    answers = going.answers()
+    wrong = reframed(answers[0], lambda b: b.__setitem__(slice(0, 64), answers[1][38:102]))
+    with pytest.raises(RefusedMessageError, match="signature is not valid"):
+        going.server.receive(0, wrong)
+    for device, answer in answers.items():
+        going.server.receive(device, answer)
+    going.requests = going.server.advance()
+    other = going.answers()[1]
+    with pytest.raises(RefusedMessageError, match="signature is not valid"):
+        going.server.receive(0, other)
+    with pytest.raises(RefusedMessageError, match="wrong length"):
+        going.server.receive(0, messages.frame(messages.Kind.CONFIRMATION, context, bytes(63)))
 
 
 @pytest.mark.parametrize(("liars", "fine"), [(0, True), (1, True), (2, True), (5, False)])
 def test_a_few_wrong_shares_do_no_harm_and_many_end_the_round(liars: int, fine: bool) -> None:
-    going = Round(devices=9).before(3)
+    going = Round(devices=9).before(4)
     for device, answer in going.answers().items():
         going.server.receive(device, reframed(answer, _change_every_share) if device < liars else answer)
     if fine:
@@ -168,10 +167,11 @@ def test_shares_changed_on_the_way_are_not_used() -> None:
     going = Round(devices=9).before(2)
     request = going.requests[0]
     changed = reframed(request, lambda b: b.__setitem__(30, b[30] ^ 1))
-    whole = len(messages.read_delivery(request, request[6:38]))
+    whole = len(messages.read_delivery(request, request[6:38], 9)[1])
     for device, other in going.requests.items():
         going.server.receive(device, going.clients[device].answer(changed if device == 0 else other))
     going.requests = going.server.advance()
+    going.step()
     answers = going.answers()
     assert len(messages.read_unmasking(answers[0], request[6:38])) == whole - 1
     for device, answer in answers.items():
@@ -190,7 +190,7 @@ def test_a_sum_out_of_bounds_is_not_used() -> None:
             vector[:] = 0
             vector[3], vector[words] = 2 << task.bits, 1 << task.bits
         going.vectors[0][3] += excess
-        found = going.before(4).server.total()
+        found = going.before(STEPS).server.total()
         if reason is None:
             total = total_from_sum(task, found)
             assert (total.array(COUNT)[3], total.devices, total.weight >> task.bits) == (10.0, 5, 5)
@@ -206,11 +206,11 @@ OTHERS = [("other job", 7, "broadcast"), ("job", 8, "broadcast"), ("job", 7, "ot
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_device_refuses_another_job_round_or_broadcast(other: tuple[str, int, str]) -> None:
     going, about = Round(), round_digest(*other)
-    client = SecureClient(SETTINGS, 2, lambda: np.zeros(2, np.int64), about=about)
+    client = going.client(0, about=about)
     with pytest.raises(RefusedMessageError, match="another round, job or broadcast"):
         client.answer(going.requests[0])
-    nonce = messages.read_invitation(going.requests[0], SETTINGS, 2, ABOUT)
-    keys = client.answer(messages.invitation(nonce, SETTINGS, 2, about))
+    nonce = messages.read_invitation(going.requests[0], going.terms)
+    keys = client.answer(messages.invitation(nonce, replace(going.terms, about=about)))
     with pytest.raises(RefusedMessageError, match="another round, job or broadcast"):
         going.server.receive(0, keys)
 
@@ -219,51 +219,44 @@ def test_a_device_refuses_another_job_round_or_broadcast(other: tuple[str, int, 
 def test_a_server_cannot_sum_devices_that_were_given_different_jobs(other: tuple[str, int, str]) -> None:
     """For example, one job for a victim, and for the others a job whose updates the server knows.
 
-    The server rewrites the messages to and from the victim, so that each side finds its own context in them. But shares
-    are sealed with the context, so no other device holds a share of the victim's secrets.
+    The server rewrites the messages to and from the victim, so that each side finds its own context in them. But the
+    victim's keys are signed for its own job, so nobody else accepts them.
     """
     going, about = Round(), round_digest(*other)
-    nonce = messages.read_invitation(going.requests[0], SETTINGS, 2, ABOUT)
-    contexts = {a: messages.round_context(nonce, SETTINGS, 2, a) for a in (ABOUT, about)}
-    going.clients[0] = SecureClient(SETTINGS, 2, lambda: np.array([5, 5]), about=about)
-
-    def anew(message: bytes, said: bytes) -> bytes:
-        return messages.frame(messages.Kind(message[5]), contexts[said], message[38:-32])
-
-    for _ in range(STEPS):
-        for device, request in going.requests.items():
-            answer = going.clients[device].answer(request if device else anew(request, about))
-            going.server.receive(device, answer if device else anew(answer, ABOUT))
-        going.requests = going.server.advance()
-    assert going.server._shares[going.server._number[0]] == {}
-    with pytest.raises(AbandonedRoundError, match="cannot be recovered from 0 shares"):
-        going.server.total()
+    nonce = messages.read_invitation(going.requests[0], going.terms)
+    victims = messages.invitation(nonce, replace(going.terms, about=about))
+    going.clients[0] = going.client(0, about=about)
+    answers = {d: client.answer(going.requests[d] if d else victims) for d, client in going.clients.items()}
+    answers[0] = messages.frame(messages.Kind.KEYS, going.requests[0][6:38], answers[0][38:-32])
+    for device in range(1, 5):
+        going.server.receive(device, answers[device])
+    with pytest.raises(RefusedMessageError, match="not signed by it"):  # nor would the others
+        going.server.receive(0, answers[0])
 
 
 def test_fewer_than_the_rounds_minimum_are_not_unmasked() -> None:
     """The plan's minimum may exceed that of the masking; below it the server requests no shares."""
     for minimum, fine in ((4, True), (5, False)):
-        entropy = np.random.default_rng(0).bytes
-        server = SecureServer(SETTINGS, 1, minimum=minimum, entropy=entropy)
-        clients = {d: SecureClient(SETTINGS, 1, lambda: np.ones(1, np.int64), entropy=entropy) for d in range(5)}
-        requests = server.begin(clients)
-        for step in range(3):
-            assert server.opened == frozenset()
-            for device, request in requests.items():
-                if step < 2 or device < 4:
-                    server.receive(device, clients[device].answer(request))
+        going = Round()
+        going.server = SecureServer(SETTINGS, 2, going.admitted, about=ABOUT, minimum=minimum, entropy=going.entropy)
+        going.requests = going.server.begin(going.clients)
+        for step in range(4):
+            assert going.server.opened == frozenset()
+            for device, request in going.requests.items():
+                if step != 2 or device < 4:
+                    going.server.receive(device, going.clients[device].answer(request))
             if step == 2 and not fine:
                 with pytest.raises(AbandonedRoundError, match="4 devices sent their vectors, 5 are needed"):
-                    server.advance()
-                assert server.opened == frozenset()
+                    going.server.advance()
+                assert going.server.opened == frozenset()
                 break
-            requests = server.advance()
+            going.requests = going.server.advance()
         else:
-            assert server.opened == {0, 1, 2, 3}
+            assert going.server.opened == {0, 1, 2, 3}
 
 
 def test_a_sum_is_given_once() -> None:
-    going = Round().before(4)
+    going = Round().before(STEPS)
     assert going.server.can_unmask
     assert going.server.waiting == frozenset()
     assert going.server.total().devices == (0, 1, 2, 3, 4)
@@ -276,7 +269,7 @@ def test_a_device_outlives_its_process() -> None:
     for _ in range(STEPS):
         going.step()
         going.clients = {
-            d: SecureClient.restore(c.save(), SETTINGS, 2, lambda d=d: going.vectors[d], about=ABOUT)  # type: ignore[misc]
+            d: SecureClient.restore(c.save(), SETTINGS, 2, going.vectors[d].copy, going.credentials[d], about=ABOUT)
             for d, c in going.clients.items()
         }
     assert going.server.total().vector.tolist() == [10, -10]
@@ -285,7 +278,7 @@ def test_a_device_outlives_its_process() -> None:
 def test_any_bytes_are_refused() -> None:
     going, rng = Round(), np.random.default_rng(0)
     for length in range(0, 300, 3):
-        for head in (b"", b"FGSA\1", b"FGSA\2", b"FGSA\2\1", b"FGSA\3\1"):
+        for head in (b"", b"FGSA\1", b"FGSA\2", b"FGSA\2\1", b"FGSA\3", b"FGSA\3\1"):
             data = head + rng.bytes(length)
             for take in (going.clients[0].answer, lambda d: going.server.receive(0, d)):
                 with pytest.raises(FedgramError):
@@ -296,5 +289,5 @@ def test_another_version_is_refused_with_the_remedy() -> None:
     going = Round()
     old = bytearray(going.requests[0])
     old[4] = 1
-    with pytest.raises(RefusedMessageError, match="version 1, not 2; upgrade"):
+    with pytest.raises(RefusedMessageError, match="version 1, not 3; upgrade"):
         going.clients[0].answer(bytes(old))

@@ -1,0 +1,39 @@
+"""The settings of live experiments, and of the question how many devices they need."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedgram.core.settings import Between, Positive, Settings, setting
+from fedgram.evaluate.jackknife import BUCKETS
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentOptions(Settings):
+    """How an experiment is run."""
+
+    share: Annotated[float, Between(above=0, high=1)] = setting(
+        0.1, "Share of the devices that take part, half of them in each arm."
+    )
+    days: Positive = setting(7.0, "How long the experiment lasts, in days.")
+    period: Positive = setting(1.0, "Days per period; each device reports once per period.")
+    buckets: Annotated[int, Between(2, 1000)] = setting(
+        BUCKETS, "Number of buckets of devices for the jackknife's 95 % intervals."
+    )
+    cased: bool = setting(False, "Measure with regard to case.")
+
+
+@dataclass(frozen=True, slots=True)
+class PowerOptions(Settings):
+    """What is known of an experiment before it begins."""
+
+    effect: Annotated[float, Between(above=0, high=100)] = setting(1.0, "Relative change to be found, in per cent.")
+    words_per_device: Positive = setting(300.0, "Words that a device types per day, on average.")
+    level: Annotated[float, Between(0.01, 99.9)] = setting(
+        13.0, "Level of the measure in the control arm, in per cent; top-1 accuracy by default."
+    )
+    spread: Annotated[float, Between(0, 10)] = setting(0.2, "Relative standard deviation of the level between devices.")
+    word_spread: Annotated[float, Between(0, 100)] = setting(
+        1.0, "Relative standard deviation of the number of words between devices."
+    )
+    power: Annotated[float, Between(0.5, 0.999)] = setting(0.8, "Probability of finding the effect.")
+    buckets: Annotated[int, Between(2)] = setting(BUCKETS, "Number of buckets of the jackknife.")
