@@ -8,7 +8,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -222,9 +225,35 @@ def test_shift_and_autocorrect(page: Chromium, server: Server) -> None:
     quiet(page, server.url)
 
 
+@contextmanager
+def another_program(url: str) -> Iterator[None]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"another program")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", int(url.split(":")[2].strip("/"))), Answer) as program:
+        threading.Thread(target=program.serve_forever, daemon=True).start()
+        yield
+        program.shutdown()
+
+
 def test_the_page_works_without_its_server(page: Chromium, server: Server) -> None:
     page.wait_for("navigator.serviceWorker.ready.then(() => navigator.serviceWorker.controller !== null)")
+    page.evaluate("Promise.all(['/?a=1', '/models.json?a=1', '/models/7.fgram', '/other'].map((url) => fetch(url)))")
+    kept = page.evaluate(
+        "caches.keys().then((names) => caches.open(names[0]))"
+        ".then((cache) => cache.keys()).then((keys) => keys.map((key) => key.url))"
+    )
+    assert {server.url, f"{server.url}models.json", f"{server.url}models/0.fgram"} <= set(kept)
+    assert not any("?" in url or url.endswith(("/other", "/7.fgram")) for url in kept)
     server.stop()
+    with another_program(server.url):  # its answers are shown, but not kept
+        assert page.evaluate("fetch('/').then((answer) => answer.text())") == "another program"
     page.open("about:blank")
     page.open(server.url)
     page.wait_for(READY)

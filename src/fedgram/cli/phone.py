@@ -126,7 +126,7 @@ def keyboard_command(model: str, compare: str | None, host: str, port: int) -> N
         import uvicorn
     except ImportError:
         raise MissingDependencyError("the web keyboard", "keyboard") from None
-    app = lazy(".keyboard.web.app:make_app")([model, *([compare] if compare else [])])
+    app = lazy(".keyboard.web.app:make_app")([model, *([compare] if compare else [])], host)
     config = uvicorn.Config(app, host=host, port=port, log_level="critical", access_log=False)
     try:
         listening = config.bind_socket()

@@ -1,9 +1,11 @@
 """The server of the web keyboard: it serves a few static files and the models, and receives nothing.
 
 The page does all the work. Its Content-Security-Policy allows it to load from its own origin only, so that no text can
-leave it.
+leave it. Requests that name another host are refused: else any web site could have its name lead to this server (DNS
+rebinding) and read the models as pages of its own.
 """
 
+import ipaddress
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +26,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-cache",
+    "Fedgram-Keyboard": "1",  # by this, worker.js knows our answers
 }
 
 
@@ -41,8 +44,45 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [path.name for path in paths]
 
 
-def make_app(models: Sequence[str | Path]) -> Any:
-    """The application that serves the page and one or two packed models, which are opened here to check them."""
+def is_own_host(header: str, name: str) -> bool:
+    """Whether a Host header names this server: by a number, as localhost, or by the name that it listens on.
+
+    >>> [is_own_host(h, "pc.lan") for h in ("127.0.0.1:8000", "[::1]", "localhost:1", "PC.lan:80", "evil.example:8000")]
+    [True, True, True, True, False]
+    """
+    host = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
+    if host.lower() in ("localhost", name.lower()):
+        return True
+    try:
+        ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        return False
+    return True
+
+
+def _only_for(app: Any, name: str) -> Any:
+    """The application, which refuses requests to another host than this one."""
+    from starlette.responses import PlainTextResponse
+
+    refusal = "this is not the host that you asked for; open the page by the address that fedgram printed\n"
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        hosts = [value.decode("latin-1") for key, value in scope.get("headers", []) if key == b"host"]
+        if scope["type"] == "http" and not (len(hosts) == 1 and is_own_host(hosts[0], name)):
+            await PlainTextResponse(refusal, status_code=421, headers=HEADERS)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return guarded
+
+
+def make_app(models: Sequence[str | Path], host: str = "localhost") -> Any:
+    """The application that serves the page and one or two packed models, which are opened here to check them.
+
+    Args:
+        models: One or two `.fgram` files.
+        host: The name by which the page is opened, besides `localhost` and addresses in numbers.
+    """
     try:
         from starlette.applications import Starlette
         from starlette.requests import Request
@@ -88,4 +128,4 @@ def make_app(models: Sequence[str | Path]) -> Any:
         Route("/", index), Route("/worker.js", worker), Route("/static/{name}", asset),
         Route("/models.json", model_list), Route("/models/{number:int}.fgram", model),
     ]  # fmt: skip
-    return Starlette(routes=routes)
+    return _only_for(Starlette(routes=routes), host)

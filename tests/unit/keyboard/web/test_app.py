@@ -3,10 +3,11 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conformance.fgram_vectors import models
@@ -26,8 +27,12 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def client_of(paths: Sequence[Path]) -> Any:
+    return testclient.TestClient(make_app(paths), base_url="http://127.0.0.1:8000")
+
+
 def test_the_page_its_modules_and_the_models_are_served(packed: Path) -> None:
-    client = testclient.TestClient(make_app([packed, packed]))
+    client = client_of([packed, packed])
     page = client.get("/")
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
@@ -57,12 +62,12 @@ def test_models_of_the_same_name_are_told_apart(packed: Path, tmp_path: Path) ->
         path.parent.mkdir()
         shutil.copyfile(packed, path)
     for models_, names in ((paths, ["A/lm.fgram", "B/lm.fgram"]), ([packed, paths[0]], ["en.fgram", "lm.fgram"])):
-        listed = testclient.TestClient(make_app(models_)).get("/models.json").json()
+        listed = client_of(models_).get("/models.json").json()
         assert [row["name"] for row in listed] == names
 
 
 def test_nothing_else_is_served(packed: Path) -> None:
-    client = testclient.TestClient(make_app([packed]))
+    client = client_of([packed])
     for path in (
         "/static/index.html",
         "/static/..%2fapp.py",
@@ -78,6 +83,22 @@ def test_nothing_else_is_served(packed: Path) -> None:
     assert "script-src 'self';" in policy
     assert "connect-src 'self';" in policy
     assert "http" not in policy
+
+
+def test_requests_to_another_host_are_refused(packed: Path) -> None:
+    """A site whose name leads to this machine (DNS rebinding) reads neither the page nor the models."""
+    app = make_app([packed], "keyboard.lan")
+    for host, status in (
+        ("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:8000", 200), ("192.168.1.7:8000", 200),
+        ("Keyboard.lan:8000", 200), ("evil.example:8000", 421), ("127.0.0.1.evil.example", 421), ("", 421),
+        ("localhost.evil.example", 421), ("[evil.example]", 421), ("evil.example:8000:1", 421),
+    ):  # fmt: skip
+        client = testclient.TestClient(app, base_url="http://127.0.0.1:8000")
+        for path in ("/", "/models.json", "/models/0.fgram"):
+            assert client.get(path, headers={"Host": host}).status_code == status, host
+    with testclient.TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        two = [("Host", "127.0.0.1"), ("Host", "evil.example")]
+        assert client.get("/", headers=two).status_code == 421
 
 
 def test_models_are_checked_before_serving(packed: Path, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
-// Keeps the page and its models, so that it works without a network once loaded. It asks the network first.
-const CACHE = "fedgram-keyboard-3";
+// Keeps the page and its models, so that it works without a network once loaded. It asks the network first. It leaves
+// all other addresses alone, and keeps no answer of another program that listens here later: those lack the header MARK.
+const CACHE = "fedgram-keyboard-4";
+const MARK = "Fedgram-Keyboard";
 const MODULES = [
   "page", "session", "typing", "taps", "glide", "candidates", "lexicon", "layout", "personal", "fgram", "fgram_words",
   "fgram_lists", "fgram_frame", "fgram_bits",
 ];
 const FILES = ["./", "models.json", "static/style.css", "static/icon.svg", ...MODULES.map((name) => `static/${name}.js`)];
+const OWN = new Set([...FILES, "models/0.fgram", "models/1.fgram"].map((name) => new URL(name, self.location).href));
 
 self.addEventListener("install", (event) => {
   event.waitUntil((async () => {
@@ -15,15 +18,21 @@ self.addEventListener("install", (event) => {
   })());
 });
 
-self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
+self.addEventListener("activate", (event) => {
+  event.waitUntil((async () => {
+    const earlier = (await caches.keys()).filter((name) => name.startsWith("fedgram-keyboard-") && name !== CACHE);
+    await Promise.all(earlier.map((name) => caches.delete(name)));
+    await self.clients.claim();
+  })());
+});
 
 self.addEventListener("fetch", (event) => {
-  if (event.request.method !== "GET" || new URL(event.request.url).origin !== self.location.origin) return;
+  if (event.request.method !== "GET" || !OWN.has(event.request.url.split("#")[0])) return;
   event.respondWith((async () => {
     const cache = await caches.open(CACHE);
     try {
       const answer = await fetch(event.request);
-      if (answer.ok) await cache.put(event.request, answer.clone());
+      if (answer.ok && answer.headers.has(MARK)) await cache.put(event.request, answer.clone());
       return answer;
     } catch (error) {
       const kept = await cache.match(event.request);
