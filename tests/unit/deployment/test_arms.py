@@ -23,6 +23,7 @@ from fedgram.core.errors import FedgramError, InputError
 from fedgram.deployment.arms import ArmShares, arm_of
 from fedgram.deployment.device import Device
 from fedgram.deployment.evaluation import evaluate_on_federation
+from fedgram.deployment.federation_devices import Servers
 from fedgram.deployment.folder import FederationConfig, RoundsConfig, make_folder
 from fedgram.deployment.waiting import Timeouts
 from fedgram.evaluate.comparison import evaluate
@@ -145,7 +146,7 @@ def test_a_federation_evaluates_and_adds_devices_that_were_away(
 
     def found(**settings: Any) -> Any:
         options = DeviceEvaluationOptions(over_selection=1.0, **settings)
-        return evaluate_on_federation(home, MODELS, options, baseline=MODELS["old"])
+        return evaluate_on_federation(Servers(home), MODELS, options, baseline=MODELS["old"])
 
     half = found()
     assert (half.users, half.buckets) == (6, 2)

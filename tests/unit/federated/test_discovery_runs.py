@@ -16,7 +16,6 @@ from fedgram.core.storage import Record
 from fedgram.deployment.waiting import Timeouts
 from fedgram.federated.cohort import CohortOptions, RoundPlan
 from fedgram.federated.devices import SimulatedDevices
-from fedgram.federated.discovery import discover as operation
 from fedgram.federated.discovery.alphabet import Alphabet
 from fedgram.federated.discovery.discover import DiscoveredWords, discover
 from fedgram.federated.discovery.passes import AtOnce, InRounds, LevelSum
@@ -189,7 +188,8 @@ def test_words_with_enough_holders_are_found_and_others_are_not() -> None:
 
 def test_a_small_population_is_told_why() -> None:
     few = discover(PEOPLE.train, WHITELIST, epsilon=1, delta=1e-10)
-    assert few.words == few.levels == ()
+    assert not few.words
+    assert not few.levels
     assert few.reason is not None
     assert f"a word needs about {few.holders_needed} holders, and there are 41 devices" in few.reason
     assert "no device was asked" in few.reason
@@ -229,7 +229,7 @@ def test_an_interrupted_collection_resumes(tmp_path: Path, monkeypatch: pytest.M
             raise Stopped
         return plain(self, task, **more)
 
-    monkeypatch.setattr(operation.InRounds, "run", interrupted)
+    monkeypatch.setattr(InRounds, "run", interrupted)
     with pytest.raises(Stopped):
         discover(SimulatedDevices(PEOPLE.train), WHITELIST, **settings)
     result = discover(SimulatedDevices(PEOPLE.train), WHITELIST, **settings)

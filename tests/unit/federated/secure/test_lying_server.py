@@ -16,7 +16,7 @@ from tests.unit.federated.secure.stepped_round import ABOUT, SETTINGS, STEPS, Ro
 from fedgram.federated.secure import checks, messages
 from fedgram.federated.secure.admitted_keys import AdmittedKeys, Credentials
 from fedgram.federated.secure.checks import CONFIRMS, KEYS_OF_ROUND
-from fedgram.federated.secure.identity import Identity, statement
+from fedgram.federated.secure.identity import Identity, is_signed_by, statement
 from fedgram.federated.secure.primitives import KeyPair
 from fedgram.federated.secure.ring import Ring, drawn_order, keys_digest, places_to_bits
 from fedgram.federated.secure.server import SecureServer
@@ -339,15 +339,15 @@ def test_signatures_are_for_one_purpose_and_one_round() -> None:
     identity = Identity.from_entropy(bytes(40))
     content = statement(b"one", b"context", b"ab", b"c")
     signature = identity.sign(content)
-    assert checks.is_signed_by(identity.public, content, signature)
+    assert is_signed_by(identity.public, content, signature)
     for other in (
         statement(b"other", b"context", b"ab", b"c"), statement(b"one", b"contexts", b"ab", b"c"),
         statement(b"one", b"context", b"a", b"bc"), statement(b"one", b"context", b"abc"),
     ):  # fmt: skip
-        assert not checks.is_signed_by(identity.public, other, signature)
-    assert not checks.is_signed_by(Identity.from_entropy(b"\1" * 40).public, content, signature)
-    assert not checks.is_signed_by(identity.public, content, bytes(64))
-    assert not checks.is_signed_by(identity.public[:-1], content, signature)
+        assert not is_signed_by(identity.public, other, signature)
+    assert not is_signed_by(Identity.from_entropy(b"\1" * 40).public, content, signature)
+    assert not is_signed_by(identity.public, content, bytes(64))
+    assert not is_signed_by(identity.public[:-1], content, signature)
     assert repr(identity) == "Identity()"
 
 

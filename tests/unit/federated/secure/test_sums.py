@@ -119,7 +119,7 @@ def test_abandoned_rounds_say_why() -> None:
     assert why(5, {0: 3, 1: 3}) == "3 devices confirmed the list of survivors, 4 of 5 are needed to agree"
     missing = "a device's secret cannot be recovered from 2 shares; 3 correct ones are needed"
     assert why(5, {0: 4, 1: 4}) == missing
-    half = {"majority": 0.5, "neighbours": 6}
+    half: dict[str, Any] = {"majority": 0.5, "neighbours": 6}
     gone = dict.fromkeys(range(9), 1)  # of twenty: some device has lost four of its six neighbours
     assert why(20, gone, **half) == "2 neighbours of a device shared their secrets, 4 are needed to unmask"
 
