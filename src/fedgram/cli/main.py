@@ -12,6 +12,7 @@ import click
 from fedgram import __version__
 from fedgram.cli.commands import LazyGroup
 from fedgram.core.errors import FedgramError, MissingDependencyError
+from fedgram.core.unpacking import VARIABLE, size_in_bytes
 
 _COMMANDS = {
     "data": ("fedgram.cli.data", "group", "Import, generate and describe users and their text."),
@@ -48,8 +49,12 @@ _EXTRAS = {"torch": ("networks", "neural"), "triton": ("training on a GPU", "neu
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="fedgram")
-def cli() -> None:
+@click.option("--max-unpacked", metavar="SIZE", help="What one compressed file may unpack to, such as 8G.")
+def cli(max_unpacked: str | None) -> None:
     """Federated learning of n-gram language models for keyboards."""
+    if max_unpacked is not None:
+        size_in_bytes(max_unpacked)
+        os.environ[VARIABLE] = max_unpacked
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -4,10 +4,7 @@ Blank lines are skipped. Files ending in `.gz` are decompressed; `-` is standard
 `<s>` and `</s>`, so a corpus that already has them is refused. The word `<unk>` in a text is the unknown word.
 """
 
-import gzip
-import io
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ import numpy as np
 from fedgram.core.arrays import ByteArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.jit import kernel
+from fedgram.core.unpacking import open_unpacked
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 from fedgram.text.word_table import HashArray, WordTable, find_word, insert_word
 
@@ -113,15 +111,8 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
     if str(path) == "-":
         yield sys.stdin.buffer
         return
-    with Path(path).open("rb") as raw:
-        if not str(path).endswith(".gz"):
-            yield raw
-            return
-        try:
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield io.BufferedReader(unpacked)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(path, f"is not a complete gzip file ({error})") from None
+    with open_unpacked(path) as file:
+        yield file
 
 
 def whole_lines(file: BinaryIO, path: str | Path) -> Iterator[ByteArray]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgram.core.errors import InputError, MissingDependencyError
+from fedgram.core.errors import InputError
 from fedgram.text.chat_exports import (
     TEXT_ENDINGS,
     Found,
@@ -42,6 +42,7 @@ from fedgram.text.chat_exports import (
     text_lines,
     unreadable,
 )
+from fedgram.text.parquet import parquet_batches, parquet_schema
 
 FORMATS = ("folder", "jsonl", "csv", "parquet", "whatsapp", "telegram", "mbox")
 USER_FIELDS = ("user", "user_id", "author", "client_id", "sender", "from")
@@ -354,26 +355,15 @@ def _header(line: str, user_field: str | None, text_field: str | None) -> tuple[
 
 
 def _read_parquet(path: Path, user_field: str | None, text_field: str | None) -> Iterator[Found | Skipped]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingDependencyError("reading parquet files", "data") from None
+    schema = parquet_schema(path)
+    user = _required_field(path, schema.names, "user", user_field, USER_FIELDS)
+    text = _required_field(path, schema.names, "text", text_field, TEXT_FIELDS)
+    _check_types(path, schema.field(user).type, schema.field(text).type)
     number = 0
-    with path.open("rb") as raw:
-        try:
-            file = parquet.ParquetFile(raw)
-            user = _required_field(path, file.schema_arrow.names, "user", user_field, USER_FIELDS)
-            text = _required_field(path, file.schema_arrow.names, "text", text_field, TEXT_FIELDS)
-            _check_types(path, file.schema_arrow.field(user).type, file.schema_arrow.field(text).type)
-            for batch in file.iter_batches(columns=[user, text]):
-                for name, message in zip(batch[user].to_pylist(), batch[text].to_pylist(), strict=True):
-                    number += 1
-                    yield _row(name, message, f"{path}:row {number}")
-        except UnicodeDecodeError:
-            raise InputError(path, f"is not UTF-8 text after row {number}", remedy="convert it to UTF-8") from None
-        except (pyarrow.ArrowException, OSError):
-            raise InputError(path, "is not a complete parquet file", remedy="write it again") from None
+    for users, texts in parquet_batches(path, [user, text]):
+        for name, message in zip(users, texts, strict=True):
+            number += 1
+            yield _row(name, message, f"{path}:row {number}")
 
 
 def _check_types(path: Path, user_type: Any, text_type: Any) -> None:

@@ -7,10 +7,10 @@ train, dev or test.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from fedgram.core.errors import InputError, MissingDependencyError
+from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
+from fedgram.text.parquet import parquet_batches, parquet_schema, pyarrow_modules
 
 SPLITS = ("train", "dev", "test")
 _BATCH_ROWS = 50_000
@@ -22,45 +22,25 @@ def split_of(client_id: str) -> str:
     return "train" if bucket < 8 else "dev" if bucket == 8 else "test"
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingDependencyError("reading populations", "data") from None
-    return pyarrow
-
-
 def parquet_messages(
     path: str | Path, on_rows: Callable[[int], object] | None = None
 ) -> Iterator[tuple[str, str, str | None]]:
     """(client, text, split or None) by row of a `.parquet` population; `on_rows` is told of progress."""
-    pa = _pyarrow()
-    Path(path).open("rb").close()
-    try:
-        file = pa.parquet.ParquetFile(path, memory_map=True)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise InputError(path, "is not a Parquet file") from None
-    names = file.schema_arrow.names
+    schema = parquet_schema(path)
     for column in ("user_id", "text"):
-        if column not in names:
+        if column not in schema.names:
             raise InputError(path, f"has no column {column!r}", remedy="make it with `fedgram data import`")
-    columns = [name for name in ("user_id", "text", "split") if name in names]
+    columns = [name for name in ("user_id", "text", "split") if name in schema.names]
     for name in columns:
-        kind = file.schema_arrow.field(name).type if names.count(name) == 1 else None
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if schema.names.count(name) > 1 or str(schema.field(name).type) not in ("string", "large_string"):
             raise InputError(path, f"its column {name!r} is not one column of text", remedy="use `fedgram data import`")
-    try:
-        for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-            values = [batch.column(name).to_pylist() for name in columns]
-            splits = values[2] if len(columns) == 3 else [None] * batch.num_rows
-            for client, text, split in zip(values[0], values[1], splits, strict=True):
-                if client and text:
-                    yield client, text, split
-            if on_rows:
-                on_rows(batch.num_rows)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise InputError(path, "is not a whole Parquet file", remedy="write it again") from None
+    for values in parquet_batches(path, columns):
+        splits = values[2] if len(columns) == 3 else [None] * len(values[0])
+        for client, text, split in zip(values[0], values[1], splits, strict=True):
+            if client and text:
+                yield client, text, split
+        if on_rows:
+            on_rows(len(splits))
 
 
 def messages_by_user(path: str | Path) -> dict[str, tuple[str, list[str]]]:
@@ -80,7 +60,7 @@ def write_messages(
     on_messages: Callable[[int], object] | None = None,
 ) -> int:
     """Write (client, text, split or None) as a `.parquet` population; returns the number of messages."""
-    pa = _pyarrow()
+    pa = pyarrow_modules()
     schema = pa.schema([("user_id", pa.string()), ("seq", pa.int32()), ("text", pa.string()), ("split", pa.string())])
     count = 0
     seen: dict[str, int] = {}
