@@ -19,6 +19,14 @@ PROGRAMS = ("Node", "Chromium", "presage", "Onboard")
 SHARED = Path(os.environ.get("FEDGRAM_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Tests keep the key of pseudonyms in a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture
 def fedgram(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a command that must succeed, and return what it printed, read as JSON where `--json` was asked for."""

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from benchmarks.real_text.cleaning import Message, words
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
 from fedgram.text.messages import SPLITS, write_messages
+from fedgram.text.pseudonyms import read_key
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def _build_users(given: argparse.Namespace) -> dict[str, Any]:
     def read(source: users.Source) -> Iterator[Message]:
         return source.read(checkouts[source.name], languages)
 
-    people = users.build(given.language, sources, read, _key(given.key_file))
+    people = users.build(given.language, sources, read, read_key(given.key_file))
     rows = ((user.pseudonym, row, user.split) for user in people for row in user.rows)
     write_messages(given.output / "users.parquet", rows)
     return {
@@ -77,18 +77,6 @@ def _sizes(people: Iterable[users.User]) -> dict[str, int]:
 
 def _commits(checkouts: list[Checkout]) -> dict[str, str]:
     return {checkout.name: checkout.commit for checkout in checkouts}
-
-
-def _key(path: Path) -> bytes:
-    """The key in a file. A new one is random and only its owner can read it."""
-    if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(os.urandom(32))
-    key = path.read_bytes()
-    if not 16 <= len(key) <= 64:
-        raise FedgramError(f"{path}: a key has 16 to 64 bytes, this one has {len(key)}; remove the file for a new key")
-    return key
 
 
 def _build_supplement(given: argparse.Namespace) -> dict[str, Any]:

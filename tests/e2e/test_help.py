@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "test.txt").write_text("\n".join(text[500:]) + "\n")
     (home / "book.txt").write_text("It was late. Nobody came!\n")
     (home / "messages.csv").write_text("who,said\nann,See you there!\nbob,ok\n")
+    with zipfile.ZipFile(home / "export.zip", "w") as archive:
+        archive.writestr("_chat.txt", "[31.12.20, 22:15:30] Ann: See you there!\n")
     (home / "chats").mkdir()
     for user in range(3):
         (home / "chats" / f"{user}.txt").write_text("\n".join(source.messages(user)) + "\n")
+    make("data synthesize --users 20 --seed 1 -o more.parquet")
     make("ngram train corpus.txt -o model.arpa")
     make("ngram train test.txt --order 2 -o b.arpa")
     for name in ("a.arpa", "A_W.arpa"):

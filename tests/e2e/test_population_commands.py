@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fedgram.text.messages import messages_by_user
+
 Command = Callable[..., Any]
 
 
@@ -47,7 +49,33 @@ def test_imports_say_what_they_left_out(tmp_path: Path, fedgram: Command, refuse
     (tmp_path / "plain.txt").write_text("just some text\n")
     assert "one text file per user" in refused("data", "import", tmp_path / "plain.txt", "-o", tmp_path / "x.parquet")
     assert "use .parquet" in refused("data", "import", source, "-o", tmp_path / "users.csv")
+    assert 'no user is named "c"' in refused("data", "import", source, "--only", "c", "-o", tmp_path / "x.parquet")
     assert not (tmp_path / "x.parquet").exists()
+
+
+def test_a_folder_of_exports(tmp_path: Path, fedgram: Command) -> None:
+    folder = tmp_path / "chats"
+    folder.mkdir()
+    (folder / "chat.txt").write_text("31/12/2020 22:15 - Ann: hi\n31/12/2020 22:16 - +55 11 9999: yes\n")
+    (folder / "more.csv").write_text("user,text\nAnn,hello\nBob,hello\n")
+    for number in range(50):
+        (folder / f"photo{number}.bmp").write_bytes(b"x")
+    shown = fedgram("data", "import", folder, "-o", tmp_path / "users.parquet")
+    assert "read as whatsapp: 1 files, 2 users, 2 messages" in shown
+    assert "not read, 50 files: unrecognised format" in shown
+    assert shown.count("photo") == 40
+    assert "and 10 more" in shown
+    people = messages_by_user(tmp_path / "users.parquet")
+    assert len(people) == 3
+    assert not {"Ann", "Bob"} & people.keys()
+    fedgram("data", "import", folder / "more.csv", "-o", tmp_path / "more.parquet")
+    merged = fedgram(
+        "data", "merge", tmp_path / "users.parquet", tmp_path / "more.parquet", "-o", tmp_path / "all.parquet", "--json"
+    )
+    assert (merged["users"], merged["users_again"]) == (3, 2)
+    assert messages_by_user(tmp_path / "all.parquet").keys() == people.keys()
+    fedgram("data", "import", folder, "--keep-names", "--exclude", "Bob", "-o", tmp_path / "users.parquet")
+    assert messages_by_user(tmp_path / "users.parquet").keys() == {"Ann", "+55 11 9999"}
 
 
 def test_running_text_takes_the_form_of_users_text(tmp_path: Path, fedgram: Command) -> None:

@@ -15,10 +15,13 @@ from fedgram.cli.parameters import output_option as file_option
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
 from fedgram.text.corpus import open_text, whole_lines
-from fedgram.text.importers import FORMATS, read_messages
+from fedgram.text.importers import FileReport, ImportOptions, ImportReport, read_messages
+from fedgram.text.merging import merged_messages
 from fedgram.text.messages import SPLITS, write_messages
 from fedgram.text.normalize import normalize, uncase
 from fedgram.text.population import Population, open_population, population_from_messages, write_population
+from fedgram.text.pseudonyms import default_key_file, read_key
+from fedgram.text.source_files import FORMATS
 from fedgram.text.synthetic.grammar import LANGUAGES
 from fedgram.text.synthetic.typists import SyntheticPopulation
 
@@ -58,38 +61,107 @@ def _write(path: Path, rows: Rows, on_messages: Any) -> None:
     "import",
     examples=[
         "fedgram data import chats -o users.parquet",
-        "fedgram data import messages.csv --user-field who --text-field said -o users.parquet --json",
+        "fedgram data import chats messages.csv --user-field who --text-field said -o users.parquet --json",
+        "fedgram data import export.zip --only Ann -o ann.parquet",
     ],
 )
-@click.argument("source")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @output_option
 @click.option(
     "--format", "kind", type=click.Choice(["auto", *FORMATS]), default="auto", show_default=True,
-    help="Format of SOURCE; auto recognises it.",
+    help="Format of all files; auto recognises that of each.",
 )  # fmt: skip
 @click.option("--user-field", help="Column or field that names the user, if it has an unusual name.")
 @click.option("--text-field", help="Column or field with the text, if it has an unusual name.")
+@click.option("--only", multiple=True, metavar="NAME", help="Import only this user; may be given several times.")
+@click.option("--exclude", multiple=True, metavar="NAME", help="Leave this user out; may be given several times.")
+@click.option("--keep-names", is_flag=True, help="Keep the users' names, numbers and addresses; default: pseudonyms.")
+@click.option(
+    "--key-file", type=click.Path(path_type=Path, dir_okay=False),
+    help="Key of the pseudonyms; made if it is not there. The default is one key for all imports of yours.",
+)  # fmt: skip
 @json_option
 def import_command(
-    source: str, output: Path, kind: str, user_field: str | None, text_field: str | None, as_json: bool
-) -> None:
-    """Import text by user from many formats.
+    sources: tuple[Path, ...], output: Path, kind: str, user_field: str | None, text_field: str | None,
+    only: tuple[str, ...], exclude: tuple[str, ...], keep_names: bool, key_file: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Import text by user from chats, mail and tables.
 
-    SOURCE is a folder of text files or folders by user, JSONL, CSV, Parquet, a WhatsApp or Telegram export, or mbox.
-    What cannot be read is counted and reported. Text that would mix users is refused.
+    A SOURCE is a file, a folder or a .zip file. Every file in it is read by its own format: WhatsApp and Telegram
+    exports, mbox, CSV, JSONL, Parquet, and plain text by user (a text file or a folder of text files per user).
+
+    Files that cannot be read are listed with the reason, and entries that are not messages are counted. Users get
+    pseudonyms: one key gives a name the same pseudonym in every import, so populations can be merged. --only and
+    --exclude take the names that the source has. Text that would mix users is refused.
     """
+    if keep_names and key_file:
+        raise click.UsageError("--key-file is for pseudonyms; it does not go with --keep-names")
+    key_path = None if keep_names else key_file or default_key_file()
+    options = ImportOptions(kind, user_field, text_field, only, exclude, read_key(key_path) if key_path else None)
     with steps() as step:
-        messages, report = read_messages(Path(source), format=kind, user_field=user_field, text_field=text_field)
+        messages, report = read_messages(sources, options)
         rows = ((message.user, message.text, None) for message in messages)
-        _write(output, rows, step.begin(f"Importing {source}"))
-    result: dict[str, Any] = {"population": str(output), "format": report.format, "users": report.users}
-    result |= {"messages": report.messages, "skipped": sum(report.skipped.values())}
+        _write(output, rows, step.begin(f"Importing {' '.join(map(str, sources))}"))
+    result: dict[str, Any] = {"population": str(output), "users": report.users, "messages": report.messages}
+    result |= {"names": f"pseudonyms, key in {key_path}" if key_path else "kept"}
+    result |= {"files_read": len(report.files) - len(report.unread), "files_not_read": len(report.unread)}
+    result |= {"skipped": sum(report.skipped.values())}
     if as_json:
-        show({**result, "reasons": report.skipped, "first_places": report.first_places}, as_json)
+        files = [
+            {"file": f.name, "format": f.format, "users": len(f.names), "messages": f.messages, "problem": f.problem}
+            for f in report.files
+        ]
+        show({**result, "files": files, "reasons": report.skipped, "first_places": report.first_places}, as_json)
         return
     show(result, as_json)
+    for line in import_lines(report):
+        click.echo(line)
+
+
+_NAMED_FILES = 40
+
+
+def import_lines(report: ImportReport) -> Iterator[str]:
+    """What was read by format, every file that was not read by reason, and what was skipped."""
+    read: dict[str, list[FileReport]] = {}
+    unread: dict[str, list[FileReport]] = {}
+    for file in report.files:
+        group, name = (unread, file.problem) if file.problem else (read, file.format)
+        group.setdefault(str(name), []).append(file)
+    for format, files in read.items():
+        people, messages = len(set().union(*(file.names for file in files))), sum(file.messages for file in files)
+        yield f"  read as {format}: {len(files):,} files, {people:,} users, {messages:,} messages"
+    for problem, files in unread.items():
+        yield f"  not read, {len(files):,} files: {problem}"
+        yield from (f"    {file.name}" for file in files[:_NAMED_FILES])
+        if len(files) > _NAMED_FILES:
+            yield f"    and {len(files) - _NAMED_FILES:,} more; --json lists them"
     for reason, count in report.skipped.items():
-        click.echo(f"  {count:,} {reason}, first at {report.first_places[reason]}")
+        yield f"  skipped {count:,} {reason}, first at {report.first_places[reason]}"
+
+
+@group.command(
+    "merge",
+    examples=[
+        "fedgram data merge users.parquet more.parquet -o all.parquet",
+        "fedgram data merge users.parquet more.parquet -o all.population --json",
+    ],
+)
+@click.argument("populations", metavar="POPULATION...", nargs=-1, required=True)
+@output_option
+@json_option
+def merge_command(populations: tuple[str, ...], output: Path, as_json: bool) -> None:
+    """Merge populations: one id is one user, with the messages of all files.
+
+    Imports with the same key give a person the same id. Nothing is removed: to leave out what two exports of a chat
+    have in common, import both in one command.
+    """
+    with steps() as step:
+        rows, report = merged_messages(populations, typed=output.suffix == ".parquet")
+        _write(output, rows, step.begin("Merging"))
+    users = dict(zip(populations, report.users_by_file, strict=True))
+    result: dict[str, Any] = {"population": str(output), "users": report.users, "users_again": report.shared}
+    show({**result, "users_by_file": users if as_json else list(users.values())}, as_json)
 
 
 @group.command(

@@ -7,7 +7,7 @@ private: no `repr` and no error shows it.
 
 Text by other people is left out where it can be recognised: forwarded messages, posts in the name of a channel, and
 quoted or forwarded mail. User names stay as they are in the export. A name in a WhatsApp export comes from the address
-book of the phone that exported the chat, so all exports in one folder should come from the same phone.
+book of the phone that exported the chat, so exports of one import should come from the same phone.
 """
 
 import json
@@ -31,11 +31,17 @@ SYSTEM, MEDIA, DELETED = "system message", "media or attachment", "deleted messa
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Text that a user wrote, unchanged; the user and the text may still be empty."""
+    """Text that a user wrote, unchanged; the user and the text may still be empty.
+
+    `alias` is another name of the user in the source. `stamp` is what makes a message the same one in two exports of a
+    chat, such as its time.
+    """
 
     user: str
     text: str = field(repr=False)
     place: str
+    alias: str = ""
+    stamp: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +69,10 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def unreadable(path: Path) -> Skipped | None:
-    """Why a file of a folder is skipped as a whole, or None: it is not text, or not in UTF-8."""
-    try:
-        for _ in text_lines(path):
-            pass
-    except InputError as error:
-        return Skipped(f"file that {error.problem}", f"{path}:{error.line}")
-    return None
+def check_text(path: Path) -> None:
+    """Refuse a file that is not UTF-8 text to its end."""
+    for _ in text_lines(path):
+        pass
 
 
 # WhatsApp. A message starts with a date and a time and ends where the next one starts. WhatsApp marks its own text with
@@ -119,43 +121,20 @@ def is_whatsapp_export(path: Path) -> bool:
     return _HEADER.match(head.lstrip("\ufeff")) is not None
 
 
-def is_text_file(path: Path) -> bool:
-    """Whether it is a file with the suffix of a text file."""
-    return path.suffix.lower() in TEXT_ENDINGS and path.is_file()
+def read_whatsapp(path: Path) -> Iterator[Found | Skipped]:
+    """The entries of a WhatsApp export.
 
-
-def chat_files(source: Path) -> list[Path]:
-    """The text files of a folder and of its subfolders, without hidden ones; for a file, the file itself."""
-    if not source.is_dir():
-        return [source]
-    files = [path for pattern in ("*", "*/*") for path in source.glob(pattern)]
-    visible = (path for path in files if not any(part.startswith(".") for part in path.relative_to(source).parts))
-    return sorted(filter(is_text_file, visible))
-
-
-def read_whatsapp(source: Path) -> Iterator[Found | Skipped]:
-    """The entries of a WhatsApp export (`.txt`), or of all exports in a folder.
-
-    Guarantees that every line is part of a message or counted as skipped. A file without any message is refused. In a
-    folder, a file that is not UTF-8 text is counted as skipped. For a message with an attachment, the caption is kept.
+    Guarantees that every line is part of a message or counted as skipped. A file without any message is refused. For a
+    message with an attachment, the caption is kept.
     """
-    files = chat_files(source)
-    if not files:
-        raise InputError(source, "contains no WhatsApp export", remedy="give a folder with .txt exports in it")
-    for path in files:
-        skipped = unreadable(path) if source.is_dir() else None
-        yield from _read_chat(path) if skipped is None else [skipped]
-
-
-def _read_chat(path: Path) -> Iterator[Found | Skipped]:
     lines: list[str] = []
-    begun = 0
+    begun, stamp = 0, ""
     for number, line in text_lines(path):
         line = line.rstrip("\r\n")
         if header := _HEADER.match(line):
             if begun:
-                yield _whatsapp_message(lines, f"{path}:{begun}")
-            lines, begun = [line[header.end() :]], number
+                yield _whatsapp_message(lines, f"{path}:{begun}", stamp)
+            lines, begun, stamp = [line[header.end() :]], number, header[0]
         elif begun:
             lines.append(line)
         elif line.strip(_MARKS).strip():
@@ -163,10 +142,10 @@ def _read_chat(path: Path) -> Iterator[Found | Skipped]:
     if not begun:
         problem = "is not a WhatsApp export: no line starts with a date and a time"
         raise InputError(path, problem, remedy="export the chat again as text")
-    yield _whatsapp_message(lines, f"{path}:{begun}")
+    yield _whatsapp_message(lines, f"{path}:{begun}", stamp)
 
 
-def _whatsapp_message(lines: list[str], place: str) -> Found | Skipped:
+def _whatsapp_message(lines: list[str], place: str, stamp: str) -> Found | Skipped:
     sender = _SENDER.match(lines[0])
     if sender is None or _cuts_a_quotation(sender[1]):
         return Skipped(SYSTEM, place)
@@ -177,7 +156,7 @@ def _whatsapp_message(lines: list[str], place: str) -> Found | Skipped:
         return Skipped(without, place)
     if written.startswith("\u200e") and without is None:
         return Skipped(SYSTEM, place)
-    return Found(user, text, place)
+    return Found(user, text, place, stamp=stamp)
 
 
 def _cuts_a_quotation(name: str) -> bool:
@@ -212,11 +191,8 @@ def _without_placeholders(lines: list[str]) -> tuple[str, str | None]:
 # Telegram Desktop: result.json, either one chat or the whole account.
 
 
-def read_telegram(source: Path) -> Iterator[Found | Skipped]:
-    """The entries of Telegram Desktop's `result.json`, or of the folder that contains it; read as a whole."""
-    path = source / "result.json" if source.is_dir() else source
-    if not path.is_file():
-        raise InputError(source, "contains no result.json", remedy="export the chat from Telegram Desktop as JSON")
+def read_telegram(path: Path) -> Iterator[Found | Skipped]:
+    """The entries of Telegram Desktop's `result.json`, which is read as a whole."""
     for number, message in enumerate(_telegram_messages(path), 1):
         yield _telegram_message(message, f"{path}:message {number}")
 
@@ -264,7 +240,9 @@ def _telegram_message(message: Any, place: str) -> Found | Skipped:
     strings = [text for text in texts if isinstance(text, str)]
     if len(strings) < len(texts):
         return Skipped("the text is not a string", place)
-    return Found("" if user is None else str(user), "".join(strings), place)
+    alias = name if isinstance(name, str) else ""
+    stamp = f"{message.get('date')} {message.get('id')}"
+    return Found("" if user is None else str(user), "".join(strings), place, alias, stamp)
 
 
 # Mail. Text that the sender did not type is removed: quotations, the line that introduces them, signatures, and
@@ -295,7 +273,7 @@ def read_mbox(source: Path) -> Iterator[Found | Skipped]:
 
 
 def _mail(mail: Mail, place: str) -> Found | Skipped:
-    senders = _senders(mail)
+    senders, names = _senders(mail)
     if len(senders) > 1:
         return Skipped("more than one sender", place)
     part = _plain_part(mail)
@@ -308,14 +286,16 @@ def _mail(mail: Mail, place: str) -> Found | Skipped:
         return Skipped("text in an unknown or broken encoding", place)
     if any(isinstance(defect, InvalidBase64LengthDefect) for defect in part.defects):
         return Skipped("text in an unknown or broken encoding", place)
-    return Found("".join(senders), _own_words(text), place)
+    stamp = str(mail.get("Message-ID", ""))
+    return Found("".join(senders), _own_words(text), place, " ".join(names), stamp)
 
 
-def _senders(mail: Mail) -> set[str]:
-    """The addresses in the From lines, also as mailing list archives write them: `ann at example.org`."""
+def _senders(mail: Mail) -> tuple[set[str], set[str]]:
+    """The addresses and names in the From lines, also as mailing list archives write them: `ann at example.org`."""
     lines = [str(line) for line in mail.get_all("From", [])]
     lines = [line if "@" in line else re.sub(r"^\s*(\S+) at (\S+)", r"\1@\2", line) for line in lines]
-    return {address.lower() for _, address in getaddresses(lines) if "@" in address}
+    found = [(name, address.lower()) for name, address in getaddresses(lines) if "@" in address]
+    return {address for _, address in found}, {name for name, _ in found}
 
 
 def _plain_part(mail: Mail) -> Mail | None:

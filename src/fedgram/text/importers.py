@@ -1,58 +1,51 @@
 """Importers: from collections of people's text to messages by user.
 
-A message is one raw text as its user typed it, with the user's name as the source has it. `read_messages` yields the
-messages one by one while it fills an `ImportReport`; only Telegram's `result.json` is read as a whole.
+A message is one raw text as its user typed it. `read_messages` yields the messages of all sources one by one while it
+fills an `ImportReport`; only Telegram's `result.json` is read as a whole. A source is a file, a folder or a `.zip`
+file, and every file in it is read by its own format (`fedgram.text.source_files`):
 
-- `folder`: one text file per user, or one folder of text files per user; a line is a message, and blank lines are
-  skipped. A file that is not UTF-8 text is skipped as a whole.
-- `jsonl`: one JSON object per line, with a user and a text field. The first object with both fields sets their names.
-- `csv`: a header row with a user and a text column; commas, semicolons or tabs; quoted fields may span lines.
-- `parquet`: a user and a text column, read in batches.
+- `text`: the plain text of one user, named by the file, or by the folder that the file is in; a line is a message, and
+  blank lines are skipped.
+- `jsonl`, `csv`, `parquet`: see `fedgram.text.tables`.
 - `whatsapp`, `telegram`, `mbox`: see `fedgram.text.chat_exports`.
 
 Guarantees:
 
-- Users are never mixed. A row without a user is skipped; there is no anonymous user. Refused are: two user names that
-  differ only in surrounding spaces or Unicode form, a chat of several users in a folder with one file per user, and a
-  CSV file with an unclosed quote, because its rows cannot be separated.
-- Nothing is dropped silently: entries that are not messages are counted by reason, with the place of the first one.
+- Users are never mixed. A row without a user is skipped; there is no anonymous user. One name is one user in all files.
+  Refused are: two user names that differ only in surrounding spaces or Unicode form, and plain text without a folder.
+- Nothing is dropped silently: every file is reported as read or not read, and entries that are not messages are counted
+  by reason, with the place of the first one. What an earlier file has already (overlapping exports of a chat) is
+  counted as repeated.
+- A file that cannot be read is refused if it is a source by itself, and reported if it is in a folder or zip.
 - No text appears in a `repr`, a report or an error.
 """
 
-import csv
-import json
+import hashlib
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from fedgram.core.errors import InputError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.text.chat_exports import (
-    TEXT_ENDINGS,
     Found,
     Skipped,
-    chat_files,
-    is_text_file,
+    check_text,
     is_whatsapp_export,
     read_mbox,
     read_telegram,
     read_whatsapp,
     text_lines,
-    unreadable,
 )
-from fedgram.text.parquet import parquet_batches, parquet_schema
+from fedgram.text.pseudonyms import normal_form, pseudonym
+from fedgram.text.source_files import FORMATS, SourceFile, Unread, format_of, source_files
+from fedgram.text.tables import read_csv, read_jsonl, read_parquet
 
-FORMATS = ("folder", "jsonl", "csv", "parquet", "whatsapp", "telegram", "mbox")
-USER_FIELDS = ("user", "user_id", "author", "client_id", "sender", "from")
-TEXT_FIELDS = ("text", "message", "body", "content")
-_FORMAT_OF_ENDING = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
-    ".mbox": "mbox", ".mbx": "mbox",
-}  # fmt: skip
-_NOT_JSON = object()
 _NOT_UNICODE_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+class MixedUsersError(InputError):
+    """A source that does not keep its users apart, so nothing of it is imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +60,48 @@ class Message:
     text: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """How to import.
+
+    Attributes:
+        format: The format of all files, or `auto` to recognise that of each.
+        user_field: The field with the user in tables; by default one of `tables.USER_FIELDS`.
+        text_field: The field with the text; by default one of `tables.TEXT_FIELDS`.
+        only: Users to import, by their names in the source; by default all.
+        exclude: Users to leave out.
+        key: The key of the pseudonyms; without one, users keep their names.
+    """
+
+    format: str = "auto"
+    user_field: str | None = None
+    text_field: str | None = None
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    key: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.format not in ("auto", *FORMATS):
+            raise FedgramError(f'unknown format "{self.format}"; choose one of {", ".join(FORMATS)}')
+        if self.user_field is not None and self.user_field == self.text_field:
+            raise FedgramError("the user and the text are in the same field; name two fields")
+
+
+@dataclass(slots=True)
+class FileReport:
+    """One file of an import. A file with a `problem` was not read, or only up to its place.
+
+    `left_out` counts messages that were left out by name or as repeated.
+    """
+
+    name: str
+    format: str | None
+    messages: int = 0
+    left_out: int = 0
+    problem: str | None = None
+    names: set[str] = field(default_factory=set, repr=False)
+
+
 @dataclass(slots=True)
 class ImportReport:
     """Counts of an import; it grows while the messages are read.
@@ -75,8 +110,7 @@ class ImportReport:
     users by normalised name.
     """
 
-    format: str
-    messages: int = 0
+    files: list[FileReport] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     first_places: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict, repr=False)
@@ -86,298 +120,171 @@ class ImportReport:
         """Number of users who have at least one message."""
         return len(self.names)
 
-    def summary(self) -> str:
-        """The report on one line.
+    @property
+    def messages(self) -> int:
+        """Number of messages."""
+        return sum(file.messages for file in self.files)
 
-        >>> ImportReport("jsonl", 2, {"no user": 1}, {"no user": "a.jsonl:3"}, {"ann": "ann"}).summary()
-        'messages: 2, users: 1; skipped: no user 1 (first at a.jsonl:3)'
-        """
-        reasons = [f"{reason} {count} (first at {self.first_places[reason]})" for reason, count in self.skipped.items()]
-        return f"messages: {self.messages}, users: {self.users}; skipped: {', '.join(reasons) or 'nothing'}"
+    @property
+    def unread(self) -> list[FileReport]:
+        """The files that were not read, or not to the end."""
+        return [file for file in self.files if file.problem]
 
     def _skip(self, reason: str, place: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
         self.first_places.setdefault(reason, place)
 
     def _enter_user(self, user: str, place: str) -> None:
-        if self.names.setdefault(_normal_form(user), user) != user:
+        if self.names.setdefault(normal_form(user), user) != user:
             problem = "two user names differ only in surrounding spaces or Unicode form"
-            raise InputError(place, problem, remedy="spell each user's name in one way")
+            raise MixedUsersError(place, problem, remedy="spell each user's name in one way")
 
 
 def read_messages(
-    source: Path, *, format: str = "auto", user_field: str | None = None, text_field: str | None = None
+    sources: Sequence[Path],
+    options: ImportOptions = ImportOptions(),  # noqa: B008
 ) -> tuple[Iterator[Message], ImportReport]:
-    """The messages of a source, and the report that is filled while they are read.
-
-    A source of the wrong kind is refused at once. Invalid content, and a source without any message, are refused while
-    reading.
-
-    Args:
-        source: A file, or a folder where the format allows one.
-        format: One of `FORMATS`, or `auto` to detect it.
-        user_field: The field with the user in jsonl, csv and parquet; by default one of `USER_FIELDS`.
-        text_field: The field with the text; by default one of `TEXT_FIELDS`.
-    """
-    chosen = detect_format(source) if format == "auto" else format
-    _check_source(source, chosen)
-    report = ImportReport(chosen)
-    if chosen in _READERS:
-        if user_field is not None or text_field is not None:
-            remedy = "omit --user-field and --text-field"
-            raise InputError(source, f"the format {chosen} has no named fields", remedy=remedy)
-        return _messages(_READERS[chosen](source), source, report), report
-    if user_field is not None and user_field == text_field:
-        raise InputError(source, "the user and the text are in the same field", remedy="name two fields")
-    return _messages(_FIELD_READERS[chosen](source, user_field, text_field), source, report), report
+    """The messages of all sources, and the report that is filled while they are read."""
+    report = ImportReport()
+    return _Import(options, report).messages(sources), report
 
 
-def detect_format(source: Path) -> str:
-    """Detect the format of a source from its name and the start of its content."""
-    _check_exists(source)
-    if source.is_dir():
-        if (source / "result.json").is_file():
-            return "telegram"
-        files = chat_files(source)
-        return "whatsapp" if files and all(map(is_whatsapp_export, files)) else "folder"
-    ending = source.suffix.lower()
-    if ending in _FORMAT_OF_ENDING:
-        return _FORMAT_OF_ENDING[ending]
-    if is_whatsapp_export(source):
-        return "whatsapp"
-    if ending in TEXT_ENDINGS:
-        problem = "is neither a WhatsApp export nor a folder"
-        raise InputError(source, problem, remedy="give a folder with one text file per user")
-    return _format_of_content(source)
+class _Import:
+    """The state of an import: which users are wanted, and what was seen."""
 
+    def __init__(self, options: ImportOptions, report: ImportReport) -> None:
+        self.options, self.report = options, report
+        self.only, self.exclude = set(map(normal_form, options.only)), set(map(normal_form, options.exclude))
+        self.absent = self.only | self.exclude
+        self.entry_of_user: dict[str, str] = {}
+        self.seen: dict[bytes, int] = {}
 
-def _format_of_content(source: Path) -> str:
-    with source.open("rb") as file:
-        head = file.read(1 << 16)
-    if head.startswith((b"PK\x03\x04", b"\x1f\x8b")):
-        raise InputError(source, "is a compressed file", remedy="decompress it first")
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if re.match(rb"From \S+ .*\d\d:\d\d", head):
-        return "mbox"
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
-        value = _parse_json(head.removeprefix(b"\xef\xbb\xbf").lstrip().split(b"\n")[0])
-        return "jsonl" if isinstance(value, dict) and not value.keys() & {"messages", "chats"} else "telegram"
-    raise InputError(source, "unrecognised format", remedy=f"set --format to one of {', '.join(FORMATS)}")
+    def messages(self, sources: Sequence[Path]) -> Iterator[Message]:
+        for source in sources:
+            before = len(self.report.files)
+            self.entry_of_user = {}
+            for file in source_files(source):
+                if isinstance(file, Unread):
+                    self.report.files.append(FileReport(file.name, None, problem=file.problem))
+                else:
+                    yield from self._file(source, file, alone=len(sources) == 1 and not file.parts)
+            self._check_any(source, self.report.files[before:])
+        if self.absent:
+            raise FedgramError(f"no user is named {_quoted(self.absent)}; use the names of the source")
+        if not self.report.messages:
+            raise FedgramError("no messages are left; check --only and --exclude")
 
-
-def _check_exists(source: Path) -> None:
-    if not source.exists():
-        raise InputError(source, "no such file or folder")
-
-
-def _check_source(source: Path, format: str) -> None:
-    if format not in FORMATS:
-        raise InputError(source, f'unknown format "{format}"', remedy=f"choose one of {', '.join(FORMATS)}")
-    _check_exists(source)
-    if format == "folder" and not source.is_dir():
-        raise InputError(source, "is not a folder", remedy="give a folder with one text file per user")
-    if source.is_dir() and format not in ("folder", "whatsapp", "telegram"):
-        raise InputError(source, f"is a folder; the format {format} is read from a file", remedy="give one file")
-
-
-def _messages(items: Iterable[Found | Skipped], source: Path, report: ImportReport) -> Iterator[Message]:
-    """The messages among the entries of a reader; all entries are counted in the report."""
-    known: set[str] = set()
-    for item in items:
-        if isinstance(item, Found) and (reason := _objection(item)):
-            item = Skipped(reason, item.place)
-        if isinstance(item, Skipped):
-            report._skip(item.reason, item.place)
-            continue
-        if item.user not in known:
-            report._enter_user(item.user, item.place)
-            known.add(item.user)
-        report.messages += 1
-        yield Message(item.user, item.text)
-    if report.messages == 0:
-        counts = ", ".join(f"{reason} {count}" for reason, count in report.skipped.items())
-        problem = f"contains no messages in the format {report.format}" + (f" (skipped: {counts})" if counts else "")
-        raise InputError(source, problem, remedy="check the format and the field names")
-
-
-def _objection(found: Found) -> str | None:
-    if not found.user.strip():
-        return "no user"
-    if not found.text.strip():
-        return "no text"
-    if _NOT_UNICODE_TEXT.search(found.text) or _NOT_UNICODE_TEXT.search(found.user):
-        return "not Unicode text"
-    return None
-
-
-def _normal_form(name: str) -> str:
-    return unicodedata.normalize("NFC", name).strip()
-
-
-# One file, or one folder of files, per user.
-
-
-def _users_of(folder: Path) -> list[tuple[str, list[Path]]]:
-    """The users of a folder with their files, which need not be text files; hidden entries are left out."""
-    users = []
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            users.append((entry.name, [path for path in sorted(entry.iterdir()) if not path.name.startswith(".")]))
-        else:
-            users.append((entry.stem, [entry]))
-    return users
-
-
-def _read_folder(source: Path) -> Iterator[Found | Skipped]:
-    users = _users_of(source)
-    first: dict[str, Path] = {}
-    for user, files in users:
-        texts = list(filter(is_text_file, files))
-        if not texts:
-            continue
-        entry = texts[0] if texts[0].parent == source else texts[0].parent
-        if (other := first.setdefault(_normal_form(user), entry)) != entry:
-            problem = f'"{entry.name}" and "{other.name}" name the same user'
-            raise InputError(source, problem, remedy="rename one, or put both into one folder")
-    for user, files in users:
-        for file in files:
-            if is_text_file(file):
-                yield from _read_text(user, file)
-            else:
-                yield Skipped("not a text file (.txt, .text, .md)", str(file))
-
-
-def _read_text(user: str, path: Path) -> Iterator[Found | Skipped]:
-    if is_whatsapp_export(path):
-        problem = "is a WhatsApp chat, which has the text of several users"
-        raise InputError(path, problem, remedy="move it, and import it with the format whatsapp")
-    if skipped := unreadable(path):
-        yield skipped
-        return
-    for number, line in text_lines(path):
-        if line.strip():
-            yield Found(user, line.rstrip("\r\n"), f"{path}:{number}")
-
-
-# Rows with a user and a text field.
-
-
-def _find_field(names: Sequence[str], wanted: str | None, known: Sequence[str]) -> str | None:
-    if wanted is not None:
-        return wanted if wanted in names else None
-    return next((name for word in known for name in names if name.strip().lower() == word), None)
-
-
-def _required_field(path: Path, names: Sequence[str], kind: str, wanted: str | None, known: Sequence[str]) -> str:
-    found = _find_field(names, wanted, known)
-    if found is None:
-        what = f'column "{wanted}"' if wanted is not None else f"{kind} column"
-        raise InputError(path, f"has no {what}", remedy=f"set --{kind}-field, or name the column {' or '.join(known)}")
-    if names.count(found) > 1:
-        raise InputError(path, f"has two {kind} columns with the same name", remedy="rename one")
-    return found
-
-
-def _row(user: object, text: object, place: str) -> Found | Skipped:
-    if isinstance(user, bool) or not isinstance(user, str | int | None):
-        return Skipped("the user is neither a string nor an integer", place)
-    if not isinstance(text, str | None):
-        return Skipped("the text is not a string", place)
-    return Found("" if user is None else str(user), text or "", place)
-
-
-def _parse_json(line: str | bytes) -> Any:
-    """The JSON value, or `_NOT_JSON`; an exception would contain the text, so none is raised."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return _NOT_JSON
-
-
-def _read_jsonl(path: Path, user_field: str | None, text_field: str | None) -> Iterator[Found | Skipped]:
-    user, text = None, None
-    for number, line in text_lines(path):
-        if not line.strip():
-            continue
-        place, value = f"{path}:{number}", _parse_json(line)
-        if not isinstance(value, dict):
-            yield Skipped("not JSON" if value is _NOT_JSON else "not a JSON object", place)
-            continue
-        if user is None or text is None:
-            user = _find_field(list(value), user_field, USER_FIELDS)
-            text = _find_field(list(value), text_field, TEXT_FIELDS)
-        if user not in value:
-            yield Skipped("no user field", place)
-        elif text not in value:
-            yield Skipped("no text field", place)
-        else:
-            yield _row(value[user], value[text], place)
-
-
-def _read_csv(path: Path, user_field: str | None, text_field: str | None) -> Iterator[Found | Skipped]:
-    lines = text_lines(path)
-    _, header = next(lines, (0, ""))
-    delimiter, names = _header(header, user_field, text_field)
-    user = names.index(_required_field(path, names, "user", user_field, USER_FIELDS))
-    text = names.index(_required_field(path, names, "text", text_field, TEXT_FIELDS))
-    reader = csv.reader((line for _, line in lines), delimiter=delimiter, strict=True)
-    begun = 2
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error:
-            problem = "a quoted field is not closed or is longer than 128 KiB"
-            raise InputError(path, problem, line=begun, remedy="double the quotes inside quoted fields") from None
-        if row is None:
+    def _check_any(self, source: Path, files: list[FileReport]) -> None:
+        if any(file.format and not file.problem for file in files):
             return
-        place, begun = f"{path}:{begun}", reader.line_num + 2
-        if len(row) == len(names):
-            yield _row(row[user], row[text].replace("\r\n", "\n"), place)
-        elif row:
-            yield Skipped("wrong number of columns", place)
+        if not files:
+            raise InputError(source, "is empty", remedy="give a folder or zip with messages")
+        problem = f"none of its {len(files)} files could be read (first: {files[0].problem})"
+        raise InputError(source, problem, remedy="see --help for the formats")
 
-
-def _header(line: str, user_field: str | None, text_field: str | None) -> tuple[str, list[str]]:
-    """The delimiter for which the header has both fields, or else the most columns; and the column names."""
-    candidates = []
-    for delimiter in (",", ";", "\t"):
+    def _file(self, source: Path, file: SourceFile, *, alone: bool) -> Iterator[Message]:
+        about = FileReport(file.name, None)
+        self.report.files.append(about)
         try:
-            names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter, strict=True), [])]
-        except csv.Error:
-            names = []
-        fields = _find_field(names, user_field, USER_FIELDS), _find_field(names, text_field, TEXT_FIELDS)
-        candidates.append((None not in fields, len(names), delimiter, names))
-    _, _, delimiter, names = max(candidates)
-    return delimiter, names
+            about.format = self.options.format if self.options.format != "auto" else format_of(file.path)
+            if file.parts and about.format not in ("telegram", "mbox", "parquet"):
+                check_text(file.path)
+            yield from self._kept(self._entries(source, file, about.format), file, about, alone=alone)
+            self._check_found(about, file)
+        except MixedUsersError:
+            raise
+        except (InputError, PermissionError) as error:
+            if not file.parts:
+                raise
+            about.problem = (f"after {about.messages:,} messages: " if about.messages else "") + _problem_of(error)
+
+    def _check_found(self, about: FileReport, file: SourceFile) -> None:
+        if not about.messages and not about.left_out:
+            problem = f"contains no messages in the format {about.format}"
+            counts = ", ".join(f"{reason} {count}" for reason, count in self.report.skipped.items())
+            counts = f" (skipped: {counts})" if counts and not file.parts else ""
+            raise InputError(file.path, problem + counts, remedy="check the format and the field names")
+
+    def _entries(self, source: Path, file: SourceFile, format: str) -> Iterable[Found | Skipped]:
+        fields = self.options.user_field, self.options.text_field
+        if format in _TABLES:
+            return _TABLES[format](file.path, *fields)
+        if fields != (None, None) and not file.parts:
+            remedy = "omit --user-field and --text-field"
+            raise InputError(source, f"the format {format} has no named fields", remedy=remedy)
+        return _CHATS[format](file.path) if format in _CHATS else self._text(source, file)
+
+    def _text(self, source: Path, file: SourceFile) -> Iterator[Found | Skipped]:
+        """The plain text of one user, named by the entry of the folder or zip in which the text is."""
+        if not file.parts:
+            remedy = "give a folder with one text file per user; text without users needs no import"
+            raise InputError(source, "is plain text, which does not say who wrote it", remedy=remedy)
+        if is_whatsapp_export(file.path):
+            raise InputError(file.path, "is a WhatsApp chat, which has the text of several users")
+        if len(file.parts) > 2:
+            raise InputError(file.path, "is plain text more than one folder deep, so its user is not clear")
+        entry = file.parts[0]
+        user = entry if len(file.parts) == 2 else Path(entry).stem
+        if (other := self.entry_of_user.setdefault(normal_form(user), entry)) != entry:
+            problem = f'"{entry}" and "{other}" name the same user'
+            raise MixedUsersError(source, problem, remedy="rename one, or put both into one folder")
+        for number, line in text_lines(file.path):
+            if line.strip():
+                yield Found(user, line.rstrip("\r\n"), f"{file.path}:{number}")
+
+    def _kept(
+        self, items: Iterable[Found | Skipped], file: SourceFile, about: FileReport, *, alone: bool
+    ) -> Iterator[Message]:
+        """The messages among the entries of a reader; all entries are counted in the report."""
+        for item in items:
+            place = file.name + item.place.removeprefix(str(file.path))
+            if reason := item.reason if isinstance(item, Skipped) else self._objection(item, alone=alone):
+                self.report._skip(reason, place)
+                about.left_out += reason in (_BY_NAME, _REPEATED)
+                continue
+            assert isinstance(item, Found)
+            if item.user not in about.names:
+                self.report._enter_user(item.user, place)
+                about.names.add(item.user)
+            about.messages += 1
+            key = self.options.key
+            yield Message(item.user if key is None else pseudonym(item.user, key), item.text)
+
+    def _objection(self, found: Found, *, alone: bool) -> str | None:
+        if not found.user.strip():
+            return "no user"
+        if not found.text.strip():
+            return "no text"
+        if _NOT_UNICODE_TEXT.search(found.text) or _NOT_UNICODE_TEXT.search(found.user):
+            return "not Unicode text"
+        names = {normal_form(found.user), normal_form(found.alias)}
+        self.absent -= names
+        if names & self.exclude or (self.only and not names & self.only):
+            return _BY_NAME
+        return None if alone or not found.stamp else self._repeated(found)
+
+    def _repeated(self, found: Found) -> str | None:
+        """Why a message is left out that an earlier file has; a file may repeat its own, such as two times "ok"."""
+        what = "\0".join((found.user, found.stamp, found.text)).encode()
+        number = len(self.report.files)
+        first = self.seen.setdefault(hashlib.blake2b(what, digest_size=16).digest(), number)
+        return _REPEATED if first != number else None
 
 
-def _read_parquet(path: Path, user_field: str | None, text_field: str | None) -> Iterator[Found | Skipped]:
-    schema = parquet_schema(path)
-    user = _required_field(path, schema.names, "user", user_field, USER_FIELDS)
-    text = _required_field(path, schema.names, "text", text_field, TEXT_FIELDS)
-    _check_types(path, schema.field(user).type, schema.field(text).type)
-    number = 0
-    for users, texts in parquet_batches(path, [user, text]):
-        for name, message in zip(users, texts, strict=True):
-            number += 1
-            yield _row(name, message, f"{path}:row {number}")
-
-
-def _check_types(path: Path, user_type: Any, text_type: Any) -> None:
-    """Refuse types that cannot name a user exactly: as floating-point numbers, two long integers may become equal."""
-    user, text = (str(kind.value_type) if hasattr(kind, "index_type") else str(kind) for kind in (user_type, text_type))
-    if not re.fullmatch(r"(large_)?string(_view)?|u?int\d+", user):
-        raise InputError(path, f"the user column has the type {user}", remedy="convert it to strings or integers")
-    if not re.fullmatch(r"(large_)?string(_view)?", text):
-        raise InputError(path, f"the text column has the type {text}", remedy="convert it to strings")
-
-
-_READERS: dict[str, Callable[[Path], Iterator[Found | Skipped]]] = {
-    "folder": _read_folder, "whatsapp": read_whatsapp, "telegram": read_telegram, "mbox": read_mbox,
+_BY_NAME, _REPEATED = "left out by name", "repeated from another file"
+_CHATS: dict[str, Callable[[Path], Iterator[Found | Skipped]]] = {
+    "whatsapp": read_whatsapp, "telegram": read_telegram, "mbox": read_mbox,
 }  # fmt: skip
-_FIELD_READERS: dict[str, Callable[[Path, str | None, str | None], Iterator[Found | Skipped]]] = {
-    "jsonl": _read_jsonl, "csv": _read_csv, "parquet": _read_parquet,
+_TABLES: dict[str, Callable[[Path, str | None, str | None], Iterator[Found | Skipped]]] = {
+    "jsonl": read_jsonl, "csv": read_csv, "parquet": read_parquet,
 }  # fmt: skip
+
+
+def _problem_of(error: InputError | PermissionError) -> str:
+    if isinstance(error, PermissionError):
+        return "may not be opened by you"
+    return error.problem + (f" (line {error.line})" if error.line else "")
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return " or ".join(f'"{name}"' for name in sorted(names))

@@ -2,11 +2,12 @@
 
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedgram.core.errors import InputError
-from fedgram.text.importers import ImportReport, read_messages
+from fedgram.text.importers import ImportOptions, ImportReport, read_messages
 
 SECRET = "zanzibar"
 
@@ -18,13 +19,13 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def read(source: Path, **options: str) -> tuple[list[tuple[str, str]], ImportReport]:
+def read(source: Path, **options: Any) -> tuple[list[tuple[str, str]], ImportReport]:
     """All messages of a source as (user, text), and the report."""
-    messages, report = read_messages(source, **options)
+    messages, report = read_messages([source], ImportOptions(**options))
     return [(message.user, message.text) for message in messages], report
 
 
-def refused(source: Path, **options: str) -> InputError:
+def refused(source: Path, **options: Any) -> InputError:
     """The error of a source that must be refused: one line, without the text that must never be shown."""
     with pytest.raises(InputError) as caught:
         read(source, **options)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from tests.unit.text.importing import SECRET, read, refused, write
 
-from fedgram.text.importers import FORMATS, Message, detect_format, read_messages
+from fedgram.core.errors import FedgramError
+from fedgram.text.importers import ImportOptions, Message, read_messages
+from fedgram.text.source_files import FORMATS, format_of
 
 # Folders.
 
@@ -20,7 +22,11 @@ def test_folder_with_a_file_per_user(tmp_path: Path) -> None:
     write(tmp_path / ".hidden.txt", "no\n")
     found, report = read(tmp_path)
     assert found == [("ann", "hello there"), ("ann", "  how are you "), ("ann", "last"), ("bob.smith", "hi")]
-    assert (report.format, report.messages, report.users, report.skipped) == ("folder", 4, 2, {})
+    assert (report.messages, report.users, report.skipped) == (4, 2, {})
+    assert [(Path(file.name).name, file.format) for file in report.files if not file.problem] == [
+        ("ann.txt", "text"), ("bob.smith.md", "text")
+    ]  # fmt: skip
+    assert [file.problem for file in report.unread] == ["contains no messages in the format text"]
 
 
 def test_folder_with_a_folder_per_user(tmp_path: Path) -> None:
@@ -33,15 +39,20 @@ def test_folder_with_a_folder_per_user(tmp_path: Path) -> None:
     assert report.users == 2
 
 
-def test_files_of_another_kind_are_counted(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_named(tmp_path: Path) -> None:
     write(tmp_path / "ann.txt", "one\n")
     write(tmp_path / "photo.jpg", "x")
-    write(tmp_path / "ann.pdf", "x")
+    write(tmp_path / "ann.doc", "x")
     write(tmp_path / "bob" / "deeper" / "a.txt", "x")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     found, report = read(tmp_path)
     assert found == [("ann", "one")]
-    assert report.skipped == {"not a text file (.txt, .text, .md)": 3}
-    assert report.first_places == {"not a text file (.txt, .text, .md)": str(tmp_path / "ann.pdf")}
+    assert {Path(file.name).name: file.problem for file in report.unread} == {
+        "ann.doc": "unrecognised format",
+        "a.txt": "is plain text more than one folder deep, so its user is not clear",
+        "gone.txt": "is not an ordinary file",
+        "photo.jpg": "is a picture, sound, video or document",
+    }
 
 
 @pytest.mark.parametrize(
@@ -59,24 +70,26 @@ def test_two_entries_of_one_user_are_refused(tmp_path: Path, names: tuple[str, s
     assert "name the same user" in str(refused(tmp_path))
 
 
-def test_chat_among_files_of_one_user_each_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "ann.txt", SECRET)
+def test_chat_among_files_of_one_user_each_is_read_by_its_own_format(tmp_path: Path) -> None:
+    write(tmp_path / "ann.txt", "one")
     write(tmp_path / "chat.txt", f"31/12/2020 22:15 - Ann: {SECRET}\n31/12/2020 22:16 - Bob: yes\n")
-    assert detect_format(tmp_path) == "folder"
-    error = refused(tmp_path)
-    assert error.path == str(tmp_path / "chat.txt")
-    assert "several users" in error.problem
+    found, report = read(tmp_path)
+    assert found == [("ann", "one"), ("Ann", SECRET), ("Bob", "yes")]
+    assert [file.format for file in report.files] == ["text", "whatsapp"]
+    found, report = read(tmp_path, format="text")
+    assert found == [("ann", "one")]
+    assert [file.problem for file in report.unread] == ["is a WhatsApp chat, which has the text of several users"]
 
 
 @pytest.mark.parametrize("name", ["ann.txt", "ann.md"])
 def test_single_text_file_is_refused(tmp_path: Path, name: str) -> None:
     source = write(tmp_path / name, f"{SECRET}\n")
-    for options in ({}, {"format": "folder"}):
+    for options in ({}, {"format": "text"}):
         assert "give a folder with one text file per user" in str(refused(source, **options))
 
 
 def test_empty_folder_is_refused(tmp_path: Path) -> None:
-    assert "contains no messages in the format folder" in str(refused(tmp_path))
+    assert "is empty; give a folder" in str(refused(tmp_path))
 
 
 # All formats.
@@ -98,21 +111,20 @@ def test_equal_names_in_other_unicode_forms_are_refused(tmp_path: Path) -> None:
 
 def test_no_repr_shows_text(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", f'{{"user": "ann", "text": "{SECRET}"}}\n{SECRET}\n{{"text": "{SECRET}"}}\n')
-    messages, report = read_messages(source)
+    messages, report = read_messages([source])
     message = next(messages)
     assert message == Message("ann", SECRET)
     assert SECRET not in repr(message) + str(message)
     assert list(messages) == []
-    assert SECRET not in repr(report) + report.summary()
+    assert SECRET not in repr(report)
     assert "ann" not in repr(report)
-    assert report.summary() == (
-        f"messages: 1, users: 1; skipped: not JSON 1 (first at {source}:2), no user field 1 (first at {source}:3)"
-    )
+    assert (report.messages, report.users) == (1, 1)
+    assert report.first_places == {"not JSON": f"{source}:2", "no user field": f"{source}:3"}
 
 
 def test_messages_are_read_one_by_one(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", '{"user": "ann", "text": "hi"}\n' * 3)
-    messages, report = read_messages(source)
+    messages, report = read_messages([source])
     assert report.messages == 0
     next(messages)
     assert report.messages == 1
@@ -137,27 +149,25 @@ def test_files_that_are_not_text_are_refused(tmp_path: Path, name: str, content:
 @pytest.mark.parametrize("head", ["", "01/02/2020, 10:00 - Ann: "])
 def test_files_of_a_folder_that_are_not_text_are_counted(tmp_path: Path, head: str) -> None:
     for name in ("ann", "cat"):
-        write(tmp_path / f"{name}.txt", f"{head}hello\n")
+        write(tmp_path / f"{name}.txt", f"{head}hello {name}\n")
     (tmp_path / "bob.txt").write_bytes(f"{head}hi\nol\xe9\n".encode("latin-1"))
     (tmp_path / "dan.txt").write_bytes(f"{head}hi\n\0\n".encode())
-    messages, report = read_messages(tmp_path)
-    assert [message.text for message in messages] == ["hello", "hello"]
-    assert report.format == ("whatsapp" if head else "folder")
-    assert report.summary().endswith(
-        f"skipped: file that is not UTF-8 text 1 (first at {tmp_path}/bob.txt:2), "
-        f"file that is not text: it contains a NUL byte 1 (first at {tmp_path}/dan.txt:2)"
-    )
+    messages, report = read_messages([tmp_path])
+    assert [message.text for message in messages] == ["hello ann", "hello cat"]
+    assert {file.format for file in report.files} == {"whatsapp" if head else "text"}
+    assert [(Path(file.name).name, file.problem) for file in report.unread] == [
+        ("bob.txt", "is not UTF-8 text (line 2)"), ("dan.txt", "is not text: it contains a NUL byte (line 2)")
+    ]  # fmt: skip
     for name in ("ann", "cat"):
         (tmp_path / f"{name}.txt").unlink()
-    assert "skipped: file that is not UTF-8 text 1, " in str(refused(tmp_path))
+    assert "none of its 2 files could be read (first: is not UTF-8 text (line 2))" in str(refused(tmp_path))
 
 
 def test_unknown_format_and_missing_source_are_refused(tmp_path: Path) -> None:
-    assert 'unknown format "xml"; choose one of folder, jsonl' in str(refused(tmp_path, format="xml"))
+    with pytest.raises(FedgramError, match='unknown format "xml"; choose one of text, jsonl'):
+        ImportOptions("xml")
     for options in ({}, {"format": "csv"}):
         assert "no such file" in str(refused(tmp_path / "none", **options))
-    for name in ("jsonl", "csv", "parquet", "mbox"):
-        assert "is a folder" in str(refused(tmp_path, format=name))
 
 
 TELEGRAM = '{\n "name": "x",\n "messages": []\n}'
@@ -182,7 +192,7 @@ MBOX = "From ann@example.org Mon Jan  1 10:00:00 2020\nFrom: ann@example.org\n\n
     ],
 )
 def test_detect_format(tmp_path: Path, name: str, content: str, expected: str) -> None:
-    assert detect_format(write(tmp_path / name, content)) == expected
+    assert format_of(write(tmp_path / name, content)) == expected
     assert expected in FORMATS
 
 
@@ -191,20 +201,10 @@ def test_detect_format(tmp_path: Path, name: str, content: str, expected: str) -
     [
         (lambda path: path.write_bytes(b"PK\x03\x04abc"), "is a compressed file; decompress it first"),
         (lambda path: path.write_bytes(b"\x1f\x8babc"), "is a compressed file; decompress it first"),
-        (lambda path: path.write_bytes(SECRET.encode()), "unrecognised format; set --format to one of folder"),
+        (lambda path: path.write_bytes(SECRET.encode()), "unrecognised format; set --format to one of text"),
         (lambda path: path.write_bytes(b""), "unrecognised format"),
     ],
 )
 def test_unrecognised_formats_are_refused(tmp_path: Path, make: Callable[[Path], int], problem: str) -> None:
     make(tmp_path / "a.data")
     assert problem in str(refused(tmp_path / "a.data"))
-
-
-def test_detect_format_of_folders(tmp_path: Path) -> None:
-    write(tmp_path / "users" / "ann.txt", "hi\n")
-    write(tmp_path / "chats" / "WhatsApp Chat with Ann" / "_chat.txt", "[31.12.20, 22:15:30] Ann: hi\n")
-    write(tmp_path / "chats" / "WhatsApp Chat with Ann" / "photo.jpg", "x")
-    write(tmp_path / "telegram" / "result.json", TELEGRAM)
-    assert [detect_format(tmp_path / name) for name in ("users", "chats", "telegram")] == [
-        "folder", "whatsapp", "telegram"
-    ]  # fmt: skip

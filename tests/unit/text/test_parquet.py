@@ -24,7 +24,7 @@ from fedgram.text.importers import read_messages
 from fedgram.text.messages import parquet_messages
 import pyarrow.parquet
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for read in (parquet_messages, lambda path: read_messages(path)[0]):
+for read in (parquet_messages, lambda path: read_messages([path])[0]):
     try:
         for _ in read(Path(sys.argv[1])):
             pass

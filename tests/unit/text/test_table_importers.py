@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tests.unit.text.importing import SECRET, read, refused, write
 
-from fedgram.core.errors import InputError
-from fedgram.text.importers import detect_format, read_messages
+from fedgram.core.errors import FedgramError, InputError
+from fedgram.text.importers import ImportOptions, read_messages
+from fedgram.text.source_files import format_of
 
 # JSON lines.
 
@@ -63,12 +64,13 @@ def test_named_fields(tmp_path: Path) -> None:
     assert read(source, user_field="who", text_field="said")[0] == [("ann", "hi")]
     assert read(source, text_field="said")[0] == [("x", "hi")]
     assert "no user field 1" in str(refused(source, user_field="whom"))
-    assert "same field" in str(refused(source, user_field="text", text_field="text"))
+    with pytest.raises(FedgramError, match="same field"):
+        ImportOptions(user_field="text", text_field="text")
 
 
 def test_fields_cannot_be_named_for_a_chat(tmp_path: Path) -> None:
-    write(tmp_path / "ann.txt", "hi\n")
-    assert "has no named fields" in str(refused(tmp_path, user_field="who"))
+    source = write(tmp_path / "chat.txt", "31/12/2020 22:15 - Ann: hi\n")
+    assert "has no named fields" in str(refused(source, user_field="who"))
 
 
 def test_file_without_any_json_is_refused(tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ ROWS = st.lists(st.tuples(st.sampled_from(["ann", "bob", "çem"]), st.text(min_s
 
 
 def _accounted(source: Path) -> tuple[list[tuple[str, str]], int]:
-    messages, report = read_messages(source)
+    messages, report = read_messages([source])
     found: list[tuple[str, str]] = []
     with contextlib.suppress(InputError):
         found.extend((message.user, message.text) for message in messages)
@@ -168,7 +170,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 def test_parquet_with_coded_and_numbered_users(tmp_path: Path) -> None:
     coded = _table(tmp_path / "a", user=pyarrow.array(["ann", "bob"]).dictionary_encode(), text=["hi", "yo"])
-    assert detect_format(coded) == "parquet"
+    assert format_of(coded) == "parquet"
     assert read(coded)[0] == [("ann", "hi"), ("bob", "yo")]
     numbered = _table(
         tmp_path / "b.parquet", who=[2**60, 2**60 + 1], text=pyarrow.array(["a", "b"]).cast("large_string")
