@@ -39,20 +39,39 @@ def prepare_cache(package: Path) -> Path | None:
 
 def kernel_digest(package: Path) -> str:
     """The digest of all sources that compiled kernels can depend on."""
+    digests = kernel_digests(package)
+    lines = "".join(f"{path.as_posix()}\0{digests[path]}\n" for path in sorted(digests))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def kernel_digests(package: Path) -> dict[Path, str]:
+    """For each file that has kernels: the digest of all sources that its compiled kernels can depend on."""
     sources = {path.relative_to(package): path.read_bytes() for path in package.rglob("*.py")}
-    found = {path for path, content in sources.items() if b"fedgram.core.jit import" in content}
-    pending = list(found)
-    while pending:
-        for module, names in _IMPORT.findall(sources[pending.pop()]):
-            place = Path(*module.decode().split("."))
-            files = {place.with_suffix(".py"), *(place / f"{name}.py" for name in re.findall(r"\w+", names.decode()))}
-            new = (files & sources.keys()) - found
+    digests: dict[Path, bytes] = {}
+    needs: dict[Path, set[Path]] = {}
+    results: dict[Path, str] = {}
+    for start in sorted(path for path, content in sources.items() if b"fedgram.core.jit import" in content):
+        found = {start}
+        pending = [start]
+        while pending:
+            path = pending.pop()
+            if path not in needs:
+                needs[path] = _imported(sources[path]) & sources.keys()
+                digests[path] = path.as_posix().encode() + b"\0" + hashlib.sha256(sources[path]).digest()
+            new = needs[path] - found
             found |= new
             pending += new
-    sha = hashlib.sha256()
-    for path in sorted(found):
-        sha.update(path.as_posix().encode() + b"\0" + hashlib.sha256(sources[path]).digest())
-    return sha.hexdigest()
+        results[start] = hashlib.sha256(b"".join(digests[path] for path in sorted(found))).hexdigest()
+    return results
+
+
+def _imported(content: bytes) -> set[Path]:
+    """The files that a source may import."""
+    files: set[Path] = set()
+    for module, names in _IMPORT.findall(content):
+        place = Path(*module.decode().split("."))
+        files |= {place.with_suffix(".py"), *(place / f"{name}.py" for name in re.findall(r"\w+", names.decode()))}
+    return files
 
 
 def _remove_unused(home: Path, own: Path) -> None:

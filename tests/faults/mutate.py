@@ -1,0 +1,178 @@
+"""`scripts/mutate`: plants the faults of the list one by one in a copy of the project, and sees whether tests fail.
+
+Each fault first meets the tests that it names, and if they pass, all tests of its package. Results are kept in the
+temporary folder as they come, so an interrupted run resumes. A result stays valid until the fault, its file or one of
+its test files changes. Before the faults of a package, its tests run on the clean copy: a fault whose tests fail there
+is invalid, and so is one that only breaks an import.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from fnmatch import fnmatch
+from multiprocessing import get_context
+from pathlib import Path
+
+from tests.faults.fault_list import ROOT, Fault, load_faults
+from tests.faults.planting import Copy, tree_digest
+from tests.faults.trial import Outcome, import_libraries, run_tests
+
+HOME = Path(tempfile.gettempdir()) / f"fedgram-mutate-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
+RESULTS = HOME / "results.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. The exit code is 1 if a fault is invalid, or survives without a reason in the list."""
+    options = _options(arguments)
+    faults = [fault for fault in load_faults() if any(fnmatch(fault.title, only) for only in options.only or ["*"])]
+    if not faults:
+        print(f"mutate: no fault is named {' or '.join(options.only)}", file=sys.stderr)
+        return 2
+    outcomes = run(faults, jobs=options.jobs, again=options.again, wide=options.wide, clean=options.clean)
+    print(json.dumps(_facts(faults, outcomes), indent=1) if options.json else table(faults, outcomes))
+    return int(any(_is_bad(fault, outcomes[fault.title]) for fault in faults))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/mutate", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", action="append", metavar="PACKAGE/NAME", help="only these faults; * is allowed")
+    parser.add_argument("--jobs", type=int, default=1, help="number of copies that are tested at the same time")
+    parser.add_argument("--json", action="store_true", help="print every fault and its outcome as JSON")
+    parser.add_argument("--again", action="store_true", help="do not use results of earlier runs")
+    parser.add_argument("--named-tests-only", dest="wide", action="store_false", help="only the tests a fault names")
+    parser.add_argument("--skip-clean-tests", dest="clean", action="store_false", help="trust that the tests pass now")
+    return parser.parse_args(arguments)
+
+
+def run(
+    faults: list[Fault], *, jobs: int = 1, again: bool = False, wide: bool = True, clean: bool = True
+) -> dict[str, Outcome]:
+    """The outcome of each fault, by its title."""
+    HOME.mkdir(exist_ok=True)
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() and not again else {}
+    known = {f.title: kept[f.title]["outcome"] for f in faults if kept.get(f.title, {}).get("key") == key(f, wide)}
+    outcomes = {title: Outcome(**outcome) for title, outcome in known.items()}
+    new = [fault for fault in faults if fault.title not in outcomes]
+    if new:
+        import_libraries()
+        groups = _groups(new, jobs)
+        with ProcessPoolExecutor(len(groups), get_context("fork")) as pool:
+            works = [pool.submit(_work, group, wide, clean) for group in groups]
+            for found in (work.result() for work in works):
+                outcomes |= found
+    return outcomes
+
+
+def _groups(faults: list[Fault], jobs: int) -> list[list[Fault]]:
+    """Shares of the faults; those of one package stay together as far as possible."""
+    size = -(-len(faults) // max(jobs, 1))
+    return [faults[start : start + size] for start in range(0, len(faults), size)]
+
+
+def _work(faults: list[Fault], wide: bool, clean: bool) -> dict[str, Outcome]:
+    """One process: its own copy, and its share of the faults."""
+    copy = Copy(HOME)
+    outcomes = {}
+    for package in dict.fromkeys(fault.package for fault in faults):
+        own = [fault for fault in faults if fault.package == package]
+        failing = _failing(copy, own) if clean else {}
+        for fault in own:
+            broken = [failing[file] for file in fault.test_files if file in failing]
+            outcome = (
+                Outcome("invalid", reason=f"without the fault: {broken[0]}") if broken else _try(copy, fault, wide)
+            )
+            outcomes[fault.title] = outcome
+            print(f"{outcome.verdict:8} {outcome.seconds:6.1f} s  {fault.title}  {outcome.reason}", file=sys.stderr)
+            if not broken:
+                _keep(fault, outcome, wide)
+    return outcomes
+
+
+def _failing(copy: Copy, faults: list[Fault]) -> dict[str, str]:
+    """The tests of these faults that fail on the clean copy, by file; that none does is remembered."""
+    files = tuple(sorted({file for fault in faults for file in fault.test_files}))
+    done = HOME / f"clean-{hashlib.sha256(repr((tree_digest(), files)).encode()).hexdigest()[:16]}"
+    if done.exists():
+        return {}
+    outcome = run_tests(
+        copy.root, files, copy.clean_kernels, HOME / f"clean-{copy.name}.log", seconds=3000, is_clean=True
+    )
+    if outcome.verdict == "survived":
+        done.touch()
+        return {}
+    if not outcome.failed:
+        return dict.fromkeys(files, outcome.reason)
+    return {test.split("::")[0]: test for test in outcome.failed}
+
+
+def _try(copy: Copy, fault: Fault, wide: bool) -> Outcome:
+    """Plant a fault and run its tests, then those of its package."""
+    try:
+        compile(fault.planted((ROOT / fault.path).read_text()), fault.file, "exec")
+    except (SyntaxError, ValueError) as error:
+        return Outcome("invalid", reason=str(error))
+    folder = f"tests/unit/{fault.package}"
+    with copy.planted(fault) as kernels:
+        log = copy.root.parent / f"{fault.package}-{fault.name}.log"
+        outcome = run_tests(copy.root, fault.tests, kernels, log, seconds=300, is_clean=False)
+        if outcome.verdict == "survived" and wide and not fault.survives and (ROOT / folder).is_dir():
+            outcome = run_tests(copy.root, (folder,), kernels, log, seconds=1200, is_clean=False)
+    return outcome
+
+
+def key(fault: Fault, wide: bool) -> str:
+    """What a result depends on: the fault, its file and its tests."""
+    files = [fault.path, *fault.test_files]
+    contents = [hashlib.sha256((ROOT / file).read_bytes()).hexdigest() for file in files if (ROOT / file).is_file()]
+    return hashlib.sha256(repr((fault, contents, wide)).encode()).hexdigest()
+
+
+def _keep(fault: Fault, outcome: Outcome, wide: bool) -> None:
+    """Add a result to the file, which is replaced as a whole; other processes write it too."""
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        kept[fault.title] = {"key": key(fault, wide), "outcome": asdict(outcome)}
+        partial = RESULTS.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(kept, indent=1))
+        partial.rename(RESULTS)
+
+
+def _is_bad(fault: Fault, outcome: Outcome) -> bool:
+    return outcome.verdict == "invalid" or (outcome.verdict == "survived") != bool(fault.survives)
+
+
+def _facts(faults: list[Fault], outcomes: dict[str, Outcome]) -> list[dict[str, object]]:
+    return [{"fault": f.title, "file": f.file, "survives": f.survives, **asdict(outcomes[f.title])} for f in faults]
+
+
+def table(faults: list[Fault], outcomes: dict[str, Outcome]) -> str:
+    """Killed and survived by package, and every survivor."""
+    lines = [f"{'package':12} {'faults':>6} {'killed':>6} {'survived':>8} {'invalid':>7} {'killed %':>8}"]
+    for package in dict.fromkeys(fault.package for fault in faults):
+        lines.append(_row(package, (outcomes[fault.title] for fault in faults if fault.package == package)))
+    lines.append(_row("critical", (outcomes[fault.title] for fault in faults if fault.is_critical)))
+    lines.append(_row("all", outcomes.values()))
+    for fault in faults:
+        outcome = outcomes[fault.title]
+        if outcome.verdict != "killed" or fault.survives:
+            lines.append(f"\n{outcome.verdict}: {fault.title}\n  {fault.survives or outcome.reason or 'no test fails'}")
+    return "\n".join(lines)
+
+
+def _row(name: str, outcomes: Iterable[Outcome]) -> str:
+    count = Counter(outcome.verdict for outcome in outcomes)
+    share = 100 * count["killed"] / max(count.total(), 1)
+    return f"{name:12} {count.total():6} {count['killed']:6} {count['survived']:8} {count['invalid']:7} {share:8.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

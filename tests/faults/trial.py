@@ -1,0 +1,139 @@
+"""One trial: the tests of a fault in a process of their own, forked from one that has imported the large libraries."""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+LIBRARIES = ("numpy", "scipy.stats", "numba", "torch", "pyarrow.parquet", "cryptography.fernet", "rich")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+Verdict = Literal["killed", "survived", "invalid"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial showed: the verdict, the test that failed first, and how; on clean code, all that failed."""
+
+    verdict: Verdict
+    test: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+    failed: tuple[str, ...] = ()
+
+
+def import_libraries() -> None:
+    """Import what most tests need, so that a trial does not. Nothing of the project is imported."""
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    for name in LIBRARIES:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def run_tests(
+    root: Path, tests: tuple[str, ...], kernels: Path, log: Path, *, seconds: float, is_clean: bool
+) -> Outcome:
+    """Run tests of the copy in `root` until one fails; a run that takes longer than `seconds` counts as failed."""
+    started = time.monotonic()
+    log.write_text("")
+    child = os.fork()
+    if child == 0:
+        _become_pytest(root, tests, kernels, log, is_clean)
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() - started > seconds:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return Outcome("killed", reason=f"took more than {seconds:.0f} s", seconds=seconds)
+        time.sleep(0.05)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what tests left running
+    took = round(time.monotonic() - started, 1)
+    result = log.with_suffix(".json")
+    if not result.exists():
+        return Outcome("killed", reason="the process of the tests ended", seconds=took)
+    return Outcome(**json.loads(result.read_text()), seconds=took)
+
+
+def _become_pytest(root: Path, tests: tuple[str, ...], kernels: Path, log: Path, is_clean: bool) -> None:
+    """In the child: run pytest in the copy, write the outcome beside the log, and end."""
+    try:
+        os.setsid()
+        result = log.with_suffix(".json")
+        result.unlink(missing_ok=True)
+        with log.open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        os.chdir(root)
+        os.environ.update(NUMBA_CACHE_DIR=str(kernels), PYTHONPATH=str(root / "src"))
+        if not is_clean:
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        sys.dont_write_bytecode = not is_clean
+        sys.modules["numba"].config.CACHE_DIR = str(kernels)
+        for name in [name for name in sys.modules if name.split(".")[0] in ("fedgram", "tests")]:
+            del sys.modules[name]
+        sys.path[:] = [str(root / "src"), *(path for path in sys.path if "site-packages" in path or "/lib" in path)]
+        watcher = Watcher()
+        stop = [] if is_clean else ["-x"]
+        code = pytest.main([*stop, "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests], plugins=[watcher])
+        result.write_text(json.dumps(watcher.outcome(int(code), root)))
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+class Watcher:
+    """A pytest plugin that remembers the first failure."""
+
+    def __init__(self) -> None:
+        self.test = ""
+        self.reason = ""
+        self.is_valid = True
+        self.failed: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note a failure of a test, its setup or its teardown."""
+        report = yield
+        if report.failed:
+            if self.test:
+                self.failed.append(item.nodeid)
+            elif call.excinfo is not None:
+                self._note(item.nodeid, call.excinfo.value)
+        return report
+
+    def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[None]) -> None:
+        """Note a failure to collect: a fault that breaks the import of a module breaks nothing in particular."""
+        if isinstance(node, pytest.Collector) and call.excinfo is not None:
+            self._note(node.nodeid, call.excinfo.value)
+            self.is_valid = False
+
+    def _note(self, test: str, error: BaseException) -> None:
+        self.failed.append(test)
+        self.test, self.reason = test, f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        names = {kind.__name__ for kind in type(error).__mro__}
+        self.is_valid = not names & {"SyntaxError", "ImportError", "NameError", "TypingError", "LoweringError"}
+
+    def outcome(self, code: int, root: Path) -> dict[str, Any]:
+        """The verdict of a run that ended with pytest's exit code."""
+        place = Path(getattr(sys.modules.get("fedgram"), "__file__", None) or "")
+        if not place.is_relative_to(root):
+            return {"verdict": "invalid", "reason": f"the tests imported fedgram from {place}"}
+        if code == 0:
+            return {"verdict": "survived"}
+        verdict = "killed" if code == 1 and self.is_valid and self.test else "invalid"
+        return {"verdict": verdict, "test": self.test, "reason": self.reason or f"pytest ended with code {code}",
+                "failed": self.failed}  # fmt: skip
