@@ -137,8 +137,8 @@ class Models:
 
         def make() -> NGramModel:
             return refit(
-                prior, self._users.train, t.refit, privacy=privacy, casing=t.external, budget=t.budget, seed=t.seed,
-                begin=self._begin,
+                prior, self._users.train, t.refit, privacy=privacy, casing=t.external, public=t.external,
+                budget=t.budget, seed=t.seed, begin=self._begin,
             )  # fmt: skip
 
         model = self._ngram(name, make)

@@ -193,7 +193,7 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
 @group.command(
     "refit",
     examples=[
-        "fedgram federated refit A_u.arpa --users users.parquet -o refit.arpa",
+        "fedgram federated refit A_u.arpa --users users.parquet --public b.arpa -o refit.arpa",
         "fedgram federated refit A_u.arpa --users users.parquet --counts counted --max-ngrams 20000 -o refit.arpa",
         "fedgram federated refit A_u.arpa --users users.parquet --protection dp --simulated 1000000 -o refit.arpa",
     ],
@@ -202,6 +202,8 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
 @users_option
 @split_option("train")
 @click.option("--casing", callback=model_input, help="Cased n-gram model that gives the capitals; by default, MODEL.")
+@click.option("--public", callback=model_input,
+              help="N-gram model of public text: with a threshold, its n-grams stay, whoever typed them.")  # fmt: skip
 @settings_options(RefitOptions, "options")
 @settings_options(PrivacyOptions, "privacy")
 @ledger_options
@@ -214,8 +216,8 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
 @model_output_option
 @json_option
 def refit_command(
-    model: str, users: str, split: str, casing: str | None, options: RefitOptions, privacy: PrivacyOptions,
-    ledger: Any, budget: Budget, seed: int, counts: Path | None, output: Path, as_json: bool,
+    model: str, users: str, split: str, casing: str | None, public: str | None, options: RefitOptions,
+    privacy: PrivacyOptions, ledger: Any, budget: Budget, seed: int, counts: Path | None, output: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Fit MODEL to what simulated devices count on their own text.
 
@@ -225,17 +227,18 @@ def refit_command(
     words, and no text. The server fits the model to the counts, with MODEL as the prior, and prunes it. Devices count
     uncased words; a cased MODEL gets its capitals back.
 
-    By default, an n-gram that MODEL does not have is added only if at least --min-devices devices have it. With
+    By default, an n-gram that some devices have, but fewer than --min-devices, is in the result only if the --public
+    model has it. N-grams of MODEL are dropped too, because a network may have learned what one user typed. With
     --protection dp, devices scale their counts down to a limit, and the server adds noise to every count.
     """
     began = perf_counter()
     with steps() as step:
         step.begin(f"Reading {model}")
-        given, cased = read_model(model), read_model(casing) if casing else None
+        given, cased, known = read_model(model), *(read_model(path) if path else None for path in (casing, public))
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         refitted = refit(
-            given, people.users(split), options, privacy=privacy, casing=cased, budget=budget, seed=seed,
-            counts=counts, ledger=ledger, begin=step.begin,
+            given, people.users(split), options, privacy=privacy, casing=cased, public=known, budget=budget,
+            seed=seed, counts=counts, ledger=ledger, begin=step.begin,
         )  # fmt: skip
         step.begin(f"Writing {output}")
         write_model(refitted, output)

@@ -104,7 +104,7 @@ def _measuring(c: RunConfig, judges: Judges) -> dict[str, Callable[[Work], None]
             _MEASURING,
             (
                 lambda work: baseline_stage.baselines(work, c.baselines, c.budget, judges=judges),
-                lambda work: model_stages.final(work, c.final.cased, c.budget, judges=judges),
+                lambda work: model_stages.final(work, c.final.cased, c.privacy.protection, c.budget, judges=judges),
                 lambda work: evaluation_stages.evaluation(
                     work, c.evaluation, c.population.language, c.seed, judges=judges
                 ),

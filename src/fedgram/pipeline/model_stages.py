@@ -25,9 +25,10 @@ from fedgram.formats.exports import EXPORTS, ExportOptions
 from fedgram.neural.network import read_network
 from fedgram.pipeline.config import DistillationSection, FinalSection
 from fedgram.pipeline.judges import ByUsers, Judges
-from fedgram.pipeline.model_names import BASELINE, UNCASED, WIDE, candidates, fit_file, model_files
+from fedgram.pipeline.model_names import BASELINE, REFIT, UNCASED, WIDE, candidates, fit_file, model_files
 from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.workspace import Work
+from fedgram.privacy.options import Protection
 from fedgram.text.unigrams import read_unigrams
 
 
@@ -66,22 +67,24 @@ def _write(work: Work, by: str, models: Approximations, *, printed: bool) -> Non
     write_json(told, {"cross_entropy": fits, "warnings": models.warnings()})
 
 
-def final(work: Work, cased: bool, budget: Budget, *, judges: Judges | None = None) -> None:
+def final(work: Work, cased: bool, protection: Protection, budget: Budget, *, judges: Judges | None = None) -> None:
     """The best model on dev users, alone or joined with the unigrams in the way that is best on dev users.
 
-    The baseline competes. If it wins, no model from devices is better, and `final.json` says so.
+    The baseline competes. If it wins, no model from devices is better, and `final.json` says so. With a threshold, the
+    models whose n-grams no device has checked do not compete with the refitted one.
     """
     judges = judges or ByUsers()
     names = {name: file for file, name in candidates(work.inputs).items() if name != UNCASED}
     names[BASELINE] = "baseline.ngram"
     scores = dict(judges.top1(work, {name: work.read(file) for name, file in names.items()}, cased=cased))
-    base = _best(scores)
+    is_checked = protection == "threshold" and REFIT in names
+    base = _best({name: scores[name] for name in ((REFIT, BASELINE) if is_checked else names)})
     model = read_ngram(work.read(names[base]))
     capitalizer = Capitalizer(read_ngram(work.read("A_W.ngram")))
     joined = final_models(model, read_unigrams(work.read("U.unigrams")), capitalizer, budget)
     by_name = {f"{base}, unigrams {way}": candidate for way, candidate in joined.items()}
     scores |= judges.top1(work, by_name, cased=cased)
-    chosen = _best(scores)
+    chosen = _best({name: scores[name] for name in (base, *by_name)})
     write_ngram({base: model, **by_name}[chosen], work.write("final.ngram"))
     told = {"chosen": chosen, "base": base, "baseline_is_best": base == BASELINE, "cased": cased, "dev_top1": scores}
     write_json(work.write("final.json"), {**told, "measured_on": judges.whom})

@@ -19,11 +19,11 @@ def refit(
     devices: DevicesOf = simulated, ledger: Ledger | None = None,
 ) -> None:  # fmt: skip
     """A_W_wide fitted to what devices count, uncased and cased, both within the budget; devices are asked once."""
-    prior = read_ngram(work.read(WIDE))
+    prior, external = read_ngram(work.read(WIDE)), read_ngram(work.read("A_W.ngram"))
     ledger = ledger or Ledger()
     model = refit_model(
-        prior, devices(work), options, privacy=privacy, casing=read_ngram(work.read("A_W.ngram")), budget=budget,
-        seed=seed, counts=work.write("counted"), folder=work.write("passes"), ledger=ledger, begin=work.begin,
+        prior, devices(work), options, privacy=privacy, casing=external, public=external, budget=budget, seed=seed,
+        counts=work.write("counted"), folder=work.write("passes"), ledger=ledger, begin=work.begin,
     )  # fmt: skip
     write_ngram(model, work.write("refit.ngram"))
     write_ngram(model.uncased, work.write("refit_uncased.ngram"))

@@ -162,8 +162,8 @@ def _final_stages(c: RunConfig) -> list[Stage]:
     exports = tuple(EXPORTS[kind].file for kind in dict.fromkeys(c.final.exports))
     return [
         _stage(
-            "final", ("final.ngram", "final.json"), model_stages.final, c.final.cased, c.budget,
-            inputs=(*_users(c), "U.unigrams", "A_W.ngram", "baseline.ngram", *_eight(c), *_refitted(c)[:1]),
+            "final", ("final.ngram", "final.json"), model_stages.final, c.final.cased, c.privacy.protection,
+            c.budget, inputs=(*_users(c), "U.unigrams", "A_W.ngram", "baseline.ngram", *_eight(c), *_refitted(c)[:1]),
         ),
         _stage(
             "pack", ("lm.fgram", *exports, "package.json"), model_stages.pack_final, c.final, c.population.language,

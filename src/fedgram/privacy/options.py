@@ -16,7 +16,7 @@ Protection = Literal["threshold", "dp", "none"]
 class PrivacyOptions(Settings):
     """What keeps single users out of a model.
 
-    - `threshold`: an n-gram that devices add to a model must be on a minimum number of devices. Counts are exact.
+    - `threshold`: an n-gram that devices have must be on a minimum number of them, or public. Counts are exact.
     - `dp`: user-level (ε, δ)-differential privacy, by limits on the device and noise at the server.
     - `none`: nothing. An n-gram of a single user can enter the model.
     """
@@ -27,7 +27,7 @@ class PrivacyOptions(Settings):
         "nothing.",
     )
     min_devices: Annotated[int, Between(2)] = setting(
-        10, "With threshold: minimum number of devices that must have an n-gram to add it.", formerly="least"
+        10, "With threshold: minimum number of devices of an n-gram that is not public.", formerly="least"
     )
     epsilon: Positive = setting(3.42, "With dp: ε of everything together.")
     delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With dp: δ.")

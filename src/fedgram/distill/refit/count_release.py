@@ -1,8 +1,9 @@
 """What the server may use of the devices' counts.
 
-`ExactCounts` releases the exact counts of the model's own n-grams, which the server knew before, and of new ones that
-enough devices have. Of other new ones it releases nothing, not even whether any device has them. `NoisyCounts` asks
-devices for clipped counts, adds Gaussian noise to every one, and so keeps user-level differential privacy.
+`ExactCounts` releases the exact counts of public n-grams, and of others that enough devices have. What fewer devices
+have is in no model: a new n-gram does not join it, and one that a network learned from them is dropped. An n-gram of
+the model that no device has stays; it is nobody's text. `NoisyCounts` asks devices for clipped counts, adds Gaussian
+noise to every one, and so keeps user-level differential privacy.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from fedgram.privacy.noise import Randomness, gaussian_noise
 
 
 class Released(NamedTuple):
-    """By asked n-gram: S(x, q), the standard deviation of its noise, and whether a new n-gram may join the model.
+    """By asked n-gram: S(x, q), the standard deviation of its noise, and whether it may join the model or stay in it.
 
     A standard deviation of 0 means an exact count, an infinite one that nothing is known of it.
     """
@@ -29,6 +30,7 @@ class Released(NamedTuple):
     ngrams: FloatArray
     deviation: FloatArray
     is_visible: BoolArray
+    may_stay: BoolArray
 
 
 class CountRelease(Protocol):
@@ -48,13 +50,13 @@ class CountRelease(Protocol):
     def release(self, number: int, ngrams: AskedNGrams, sums: Sums) -> Released:
         """What may be used of pass `number`."""
 
-    def parts(self, own: BoolArray, visible: BoolArray) -> BoolArray:
-        """Which n-grams may be parts of longer ones: of the model's own, and of those that may join it."""
+    def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:
+        """Which n-grams may be parts of longer ones: of those that stay in the model, and of those that may join."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExactCounts:
-    """Exact counts; a new n-gram joins the model if at least `min_devices` devices have it."""
+    """Exact counts; an n-gram that is not public must be on at least `min_devices` devices, or on none."""
 
     limits: Limits
     min_devices: int
@@ -75,12 +77,11 @@ class ExactCounts:
         return NGramCollection(ngrams, self.limits, choice)
 
     def release(self, number: int, ngrams: AskedNGrams, sums: Sums) -> Released:  # noqa: ARG002
-        """All counts; a new n-gram may join if enough devices have it."""
-        return Released(
-            sums[COUNT].astype(np.float64), np.zeros(ngrams.size), sums[DEVICES] >= self.min_devices
-        )  # fmt: skip
+        """All counts; an n-gram may join if enough devices have it, and stay also if none has it."""
+        enough, nobody = sums[DEVICES] >= self.min_devices, sums[DEVICES] == 0
+        return Released(sums[COUNT].astype(np.float64), np.zeros(ngrams.size), enough, enough | nobody)
 
-    def parts(self, own: BoolArray, visible: BoolArray) -> BoolArray:  # noqa: ARG002
+    def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:  # noqa: ARG002
         """Those that enough devices have: what contains another one cannot be on enough."""
         return visible
 
@@ -109,8 +110,8 @@ class NoisyCounts:
         noisy = sums[COUNT] + gaussian_noise(ngrams.size, deviation * 2.0**BITS, self.randomness, "n-grams", number)
         weight = self.clipping.weights_of(ngrams)
         counts, deviations = np.ldexp(noisy.astype(np.float64), -BITS) / weight, deviation / weight
-        return Released(counts, deviations, stands_out(counts / deviations))
+        return Released(counts, deviations, stands_out(counts / deviations), np.ones(ngrams.size, bool))
 
-    def parts(self, own: BoolArray, visible: BoolArray) -> BoolArray:
+    def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:
         """All that are known."""
-        return own | visible
+        return stays | visible

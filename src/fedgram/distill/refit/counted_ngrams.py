@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import topology_faults
 from fedgram.automata.topology import Topology
+from fedgram.core.arrays import BoolArray
 from fedgram.core.checkpoint import OtherWorkError, read_checkpoint, write_checkpoint
 from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.storage import Record, content_digest
@@ -25,11 +26,12 @@ from fedgram.privacy.options import PrivacyOptions
 
 
 def counting_settings(
-    model: NGramModel, options: CohortOptions, privacy: PrivacyOptions, **more: Any
+    model: NGramModel, options: CohortOptions, privacy: PrivacyOptions, public: BoolArray, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
-    """What counts depend on, by name: the model's n-grams, and all options but the prior."""
+    """What counts depend on, by name: the model's n-grams, which are public, and all options but the prior."""
     settings = {name: value for name, value in asdict(options).items() if name != "prior"}
-    return {"model": _digest(model), **settings, "privacy": asdict(privacy), **more}
+    ngrams = {"model": _digest(model), "public": content_digest({}, {"public": public})}
+    return {**ngrams, **settings, "privacy": asdict(privacy), **more}
 
 
 def write_counted(path: Path, counted: CountedNGrams, settings: Mapping[str, Any]) -> None:

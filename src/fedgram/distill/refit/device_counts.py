@@ -17,7 +17,7 @@ import numpy as np
 from fedgram.automata.build import NGramTopology, ngrams_of, topology_from_ngrams
 from fedgram.automata.counting import express_on
 from fedgram.automata.model import NGramModel, renormalize
-from fedgram.automata.prune import closed_under_parents, subtopology
+from fedgram.automata.prune import closed_under_parents, subtopology, with_parents_only
 from fedgram.automata.topology import Topology
 from fedgram.core.arrays import BoolArray, FloatArray, Ragged
 from fedgram.core.checkpoint import read_checkpoint, write_checkpoint
@@ -124,32 +124,47 @@ class Passes:
 
 @dataclass(slots=True, eq=False)
 class _Counted:
-    """What is known so far: a topology, by arc the count and its noise, whether it is counted, and of the model."""
+    """What is known so far: a topology, and by arc the count, its noise, and whether it is counted.
+
+    `own` are the n-grams of the model, `stays` those in the model whatever devices have, `visible` what may join it.
+    """
 
     topology: Topology
     ngrams: FloatArray
     deviation: FloatArray
     counted: BoolArray
     own: BoolArray
+    stays: BoolArray
     visible: BoolArray
 
     @classmethod
-    def nothing(cls, topology: Topology, own: BoolArray) -> "_Counted":
+    def nothing(cls, topology: Topology, own: BoolArray, stays: BoolArray) -> "_Counted":
         n = topology.arcs
-        return cls(topology, np.zeros(n), np.full(n, np.inf), np.zeros(n, bool), own, np.zeros(n, bool))
+        return cls(topology, np.zeros(n), np.full(n, np.inf), np.zeros(n, bool), own, stays.copy(), np.zeros(n, bool))
 
     def on(self, built: NGramTopology) -> "_Counted":
         """The same on a larger topology, whose first n-grams these are."""
-        result = _Counted.nothing(built.topology, np.zeros(built.topology.arcs, bool))
+        none = np.zeros(built.topology.arcs, bool)
+        result = _Counted.nothing(built.topology, none.copy(), none)
         place = built.arc[: self.topology.arcs]
-        for name in ("ngrams", "deviation", "counted", "own", "visible"):
+        for name in _BY_ARC:
             getattr(result, name)[place] = getattr(self, name)
         return result
 
-    def only(self, keep: BoolArray) -> "_Counted":
-        """The same without some n-grams."""
-        parts = (getattr(self, name)[keep] for name in ("ngrams", "deviation", "counted", "own", "visible"))
-        return _Counted(subtopology(self.topology, keep), *parts)
+    def take(self, asked: BoolArray, found: Released) -> None:
+        """Note what was released of the n-grams that were asked for."""
+        self.ngrams[asked], self.deviation[asked] = found.ngrams, found.deviation
+        self.visible[asked], self.counted[:] = found.is_visible, True
+        self.stays[asked] |= self.own[asked] & found.may_stay
+
+    def kept(self) -> "_Counted":
+        """The same without what may not be in the model, and without what would bring such a part with it."""
+        t = self.topology
+        keep = with_parents_only(t, self.stays | closed_under_parents(t, self.visible))
+        return _Counted(subtopology(t, keep), *(getattr(self, name)[keep] for name in _BY_ARC))
+
+
+_BY_ARC = ("ngrams", "deviation", "counted", "own", "stays", "visible")
 
 
 def _likely(model: NGramModel, state: _Counted) -> FloatArray:
@@ -160,10 +175,16 @@ def _likely(model: NGramModel, state: _Counted) -> FloatArray:
     return trusted_counts(wide, state.ngrams, state.deviation).ngrams
 
 
-def count_on_devices(model: NGramModel, passes: Passes, plan: CountingPlan) -> CountedNGrams:
-    """The devices' counts on a topology that has the model's n-grams, and others that may join them."""
+def count_on_devices(
+    model: NGramModel, passes: Passes, plan: CountingPlan, public: BoolArray | None = None
+) -> CountedNGrams:
+    """The devices' counts on a topology of n-grams that may be in the result: the model's, and others that join them.
+
+    The n-grams of the model that are `public` stay in it, whoever typed them; by default, none is public.
+    """
     words, growth, release = len(model.vocabulary), plan.growth, plan.release
-    state = _Counted.nothing(model.topology, np.ones(model.topology.arcs, bool))
+    none = np.zeros(model.topology.arcs, bool)
+    state = _Counted.nothing(model.topology, ~none, none if public is None else public)
     if plan.sketch:
         finder = PairCollection(
             model.vocabulary, plan.sketch.size, labels=plan.sketch.labels, with_unknown=model.has_unknown
@@ -178,10 +199,9 @@ def count_on_devices(model: NGramModel, passes: Passes, plan: CountingPlan) -> C
         sums = passes.run(release.task(asked, passes.choice), "n-grams", asked.size)
         release_pass = partial(release.release, number, asked, sums)
         found = passes.released(release_pass) if release.draws_noise else release_pass()
-        state.ngrams[asked.asked], state.deviation[asked.asked] = found.ngrams, found.deviation
-        state.visible[asked.asked], state.counted[:] = found.is_visible, True
-        state = state.only(closed_under_parents(state.topology, state.own | state.visible))
+        state.take(asked.asked, found)
+        state = state.kept()
         if number < growth.passes:
-            parts = release.parts(state.own, state.visible)
+            parts = release.parts(state.stays, state.visible)
             state = state.on(propose(state.topology, _likely(model, state), parts, words, growth))
     return CountedNGrams(state.topology, state.ngrams, state.deviation, tuple(passes.reports))

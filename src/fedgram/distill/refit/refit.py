@@ -11,14 +11,17 @@ from math import inf, sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedgram.automata.budget import Budget
+from fedgram.automata.build import ngrams_of, topology_from_ngrams
 from fedgram.automata.counting import express_on
 from fedgram.automata.lowercase import lowercase_model
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.trie import MAX_ORDER
+from fedgram.core.arrays import BoolArray, Ragged
 from fedgram.core.progress import Begin, silent
 from fedgram.core.settings import Between, Positive, SettingError, chosen, setting
 from fedgram.core.storage import content_digest
@@ -30,7 +33,7 @@ from fedgram.distill.refit.count_fit import Prior, fit_counts, trusted_counts
 from fedgram.distill.refit.count_release import CountRelease, ExactCounts, NoisyCounts
 from fedgram.distill.refit.counted_ngrams import counting_settings, read_counted, write_counted
 from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, Sketch, count_on_devices
-from fedgram.distill.refit.ngram_collection import Limits
+from fedgram.distill.refit.ngram_collection import Limits, uncased_ids
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.pair_sketch import SketchSize
 from fedgram.federated.cohort import CohortOptions
@@ -112,6 +115,7 @@ def refit(
     *,
     privacy: PrivacyOptions | Protection | None = None,
     casing: NGramModel | None = None,
+    public: NGramModel | None = None,
     budget: Budget | None = None,
     seed: int = 0,
     counts: Path | None = None,
@@ -128,6 +132,8 @@ def refit(
         options: How to count and fit; its fields may be given as keywords instead.
         privacy: What keeps single users out of the model: options, or "threshold" (the default), "dp" or "none".
         casing: A cased n-gram model that gives the capitals; by default, the model itself, if it has any.
+        public: A model of public text, whose n-grams stay in the result whoever typed them. With "threshold", any other
+            n-gram that too few devices have is dropped, because a network may have learned it from them.
         budget: The size limit of the result.
         seed: Of the cohorts, and of what devices leave out.
         counts: The file of the devices' counts; if it exists and has the same settings, devices are not asked again.
@@ -140,7 +146,8 @@ def refit(
     devices = SimulatedDevices(users, as_bytes=True) if isinstance(users, Users) else users
     is_cased = any(uncase(word) != word for word in model.vocabulary.words)
     prior = lowercase_model(model) if is_cased else renormalize(model)
-    described = counting_settings(prior, options, privacy, seed=seed, users=_digest(users))
+    known = public_ngrams(prior, public)
+    described = counting_settings(prior, options, privacy, known, seed=seed, users=_digest(users))
     if counts is not None and counts.exists():
         counted = read_counted(counts, prior, described)
     else:
@@ -148,7 +155,7 @@ def refit(
         passes = Passes(devices, options, seed=seed, folder=folder, belongs_to=described, begin=begin)
         if privacy.is_dp:
             _spend(ledger or Ledger(), privacy, passes.run_name(privacy.randomness), devices.count)
-        counted = count_on_devices(prior, passes, plan)
+        counted = count_on_devices(prior, passes, plan, known)
         if counts is not None:
             write_counted(counts, counted, described)
     begin("Refitting")
@@ -162,6 +169,16 @@ def refit(
         result.topology, result.vocabulary, result.log_weight, result.log_backoff, uncased=uncased, counted=counted,
         protection=privacy.protection,
     )  # fmt: skip
+
+
+def public_ngrams(model: NGramModel, public: NGramModel | None) -> BoolArray:
+    """Which n-grams of a model in lower case a model of public text has, whatever its capitals."""
+    if public is None:
+        return np.zeros(model.topology.arcs, bool)
+    ids, ngrams = uncased_ids(model.vocabulary, public.vocabulary.words), ngrams_of(public.topology)
+    rows = [ngrams_of(model.topology), Ragged(ids[ngrams.values], ngrams.offsets)]
+    arc = topology_from_ngrams(Ragged.concatenate(rows), len(model.vocabulary)).arc
+    return np.isin(arc[: len(rows[0])], arc[len(rows[0]) :])
 
 
 def _spend(ledger: Ledger, privacy: PrivacyOptions, run: str, devices: int | None) -> None:
@@ -189,6 +206,6 @@ def _digest(users: Users | Devices) -> str | None:
 
 def fit_to_counts(model: NGramModel, counted: CountedNGrams, prior: Prior, *, max_ngrams: int) -> NGramModel:
     """The model fitted to the devices' counts, with at most `max_ngrams` n-grams."""
-    wide = express_on(renormalize(model), counted.topology)
+    wide = express_on(renormalize(model), counted.topology)  # if n-grams are missing there, only its weights are used
     counts = trusted_counts(wide, counted.ngrams, counted.deviation)
     return prune_to_size(fit_counts(wide, counts, prior), max_ngrams, split_ties=True)

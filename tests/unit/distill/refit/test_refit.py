@@ -20,11 +20,12 @@ from fedgram.automata.build import count_ngrams
 from fedgram.automata.counting import visited_states
 from fedgram.automata.model import NGramModel, model_from_weights, renormalize
 from fedgram.automata.properties import model_faults, topology_faults
+from fedgram.automata.prune import closed_under_parents
 from fedgram.automata.sampling import sample_sentences
 from fedgram.automata.scoring import score
 from fedgram.automata.smoothing import continuation_counts, smooth
 from fedgram.automata.topology import Topology, backoff_arcs
-from fedgram.core.arrays import FloatArray, Ragged
+from fedgram.core.arrays import BoolArray, FloatArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Advance
 from fedgram.core.random import Stream
@@ -90,9 +91,11 @@ def ask_all(
 
 
 def count(
-    model: NGramModel, people: Population, plan: CountingPlan, seed: int, folder: Path | None = None
-) -> CountedNGrams:
-    return count_on_devices(model, Passes(SimulatedDevices(people.train), COHORT, seed=seed, folder=folder), plan)
+    model: NGramModel, people: Population, plan: CountingPlan, seed: int, folder: Path | None = None,
+    public: BoolArray | None = None,
+) -> CountedNGrams:  # fmt: skip
+    passes = Passes(SimulatedDevices(people.train), COHORT, seed=seed, folder=folder)
+    return count_on_devices(model, passes, plan, public)
 
 
 def pooled(people: Population) -> Ragged:
@@ -350,20 +353,24 @@ def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool, min_devices:
     people, model = population(rng), model_of(rng)
     growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
     options = CountingPlan(ExactCounts(NO_LIMITS, min_devices), SKETCH if pairs else None, growth)
-    counted = count(model, people, options, seed)
+    known = closed_under_parents(model.topology, rng.random(model.topology.arcs) < rng.choice([0.0, 0.1, 1.0]))
+    counted = count(model, people, options, seed, public=known)
     assert {p["reports"] for p in counted.passes} == {len(people.clients("train"))}
     assert len(counted.passes) <= (4 if pairs else 3)
     assert topology_faults(counted.topology, words=KINDS + 3) == []
-    names, own = ngrams(counted.topology), set(ngrams(model.topology))
-    assert own <= set(names)
+    names, own = ngrams(counted.topology), ngrams(model.topology)
+    public = {name for name, is_public in zip(own, known.tolist(), strict=True) if is_public}
+    assert public <= set(names)
     having, seen = devices_with(counted.topology, people), all_occurrences(counted.topology, pooled(people))
-    assert all(having[name] >= min_devices for name in set(names) - own if len(name) > 1)
+    added = {name for name in set(names) - public if len(name) > 1}
+    assert all(having[name] >= min_devices or (having[name] == 0 and name in own) for name in added)
+    assert min_devices > 1 or set(own) <= set(names)
     assert counted.ngrams.tolist() == [seen[name] for name in names]
     assert not counted.deviation.any()
     final = fit_to_counts(model, counted, Prior(3.0), max_ngrams=40)
     assert final.topology.arcs <= 40
     assert model_faults(final) == []
-    again = fit_to_counts(model, count(model, people, options, seed), Prior(3.0), max_ngrams=40)
+    again = fit_to_counts(model, count(model, people, options, seed, public=known), Prior(3.0), max_ngrams=40)
     assert np.array_equal(again.log_weight, final.log_weight)
 
 

@@ -1,11 +1,19 @@
 """The refit as an operation: a cased model of other text learns what devices write, and keeps its capitals."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
+from tests.reference.ngram_counting import ngrams
 
 from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import model_faults
-from fedgram.distill.refit.refit import refit
+from fedgram.core.checkpoint import OtherWorkError
+from fedgram.distill.refit.refit import public_ngrams, refit
+from fedgram.evaluate.models import in_memory
+from fedgram.fgram.pack import pack
 from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.normalize import uncase
 from fedgram.text.population import population_from_messages
@@ -19,7 +27,7 @@ def test_it_learns_the_users_text_and_keeps_the_capitals() -> None:
     model = NGramModel.train(SERVER, order=3, smoothing="witten-bell")
     result = refit(
         model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8,
-        privacy=PrivacyOptions(min_devices=3), budget=Budget(max_ngrams=120),
+        privacy=PrivacyOptions(min_devices=3), public=model, budget=Budget(max_ngrams=120),
     )  # fmt: skip
     assert model_faults(result) == []
     assert result.topology.arcs <= 120
@@ -32,6 +40,74 @@ def test_it_learns_the_users_text_and_keeps_the_capitals() -> None:
     assert {"York", "London"} <= set(result.vocabulary.words)
     again = refit(
         model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8,
-        privacy=PrivacyOptions(min_devices=3), budget=Budget(max_ngrams=120),
+        privacy=PrivacyOptions(min_devices=3), public=model, budget=Budget(max_ngrams=120),
     )  # fmt: skip
     assert np.array_equal(again.log_weight, result.log_weight)
+
+
+SECRET = "my code is nine four two"
+
+
+def spelled(model: NGramModel) -> list[str]:
+    return [uncase(" ".join(model.vocabulary.decode(gram))) for gram in ngrams(model.topology)]
+
+
+def shown_of(model: NGramModel, text: str) -> set[str]:
+    """The n-grams of two or more words of a model that are part of a text."""
+    return {gram for gram in spelled(model) if " " in gram and f" {gram} " in f" {text} "}
+
+
+@pytest.mark.parametrize(("holders", "is_public"), [(0, False), (1, False), (2, False), (3, False), (1, True)])
+def test_a_secret_that_a_network_learned_is_dropped_if_few_devices_have_it(
+    holders: int, is_public: bool, tmp_path: Path
+) -> None:
+    """The model to refit has the secret, as one distilled from a network that memorised it."""
+    rows = [(f"u{i}", USERS[i % 3] + f"\n{SECRET}" * (20 if i < holders else 0), "train") for i in range(9)]
+    server = [*SERVER, "My two dogs saw nine films"]
+    model = NGramModel.train([*server, *[SECRET] * 30], order=4, smoothing="witten-bell")
+    public = NGramModel.train([*server, *([SECRET] if is_public else [])], order=4, smoothing="witten-bell")
+    result = refit(
+        model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8, public=public,
+        privacy=PrivacyOptions(min_devices=3),
+    )  # fmt: skip
+    pack(result, tmp_path / "lm.fgram")
+    for shown in (result, result.uncased, in_memory(str(tmp_path / "lm.fgram"))):
+        assert isinstance(shown, NGramModel)
+        stays = holders in (0, 3) or is_public  # what nobody has is nobody's secret
+        assert ("code is nine four" in shown_of(shown, SECRET)) == stays
+        assert stays or not shown_of(shown, SECRET)
+    assert model_faults(result) == model_faults(result.uncased) == []
+
+
+def test_public_ngrams_are_found_whatever_their_capitals() -> None:
+    model = NGramModel.train(["she saw new york", "she saw the sea"], order=3)
+    public = NGramModel.train(["She saw New Orleans"], order=3)
+    is_public = public_ngrams(model, public).tolist()
+    found = {name for name, stays in zip(spelled(model), is_public, strict=True) if stays}
+    assert {"she saw", "<s> she saw", "saw new", "she saw new"} <= found
+    assert not {"new york", "saw the", "the sea"} & found
+    assert not public_ngrams(model, None).any()
+
+
+def test_counts_of_other_public_text_are_refused(tmp_path: Path) -> None:
+    people = population_from_messages([(f"u{i}", USERS[i % 3], "train") for i in range(6)])
+    model = NGramModel.train(SERVER, order=3, smoothing="witten-bell")
+    options: dict[str, Any] = {"devices_per_round": 6, "dropout": 0.0, "sketch_bits": 8, "counts": tmp_path / "counts"}
+    refit(model, people.train, public=model, **options)
+    with pytest.raises(OtherWorkError, match="public"):
+        refit(model, people.train, **options)
+
+
+def test_what_nobody_has_stays_only_if_its_parts_may() -> None:
+    """`my code is red` is on no device, but `my code` is a secret of one."""
+    rows = [(f"u{i}", USERS[i % 3] + "\nmy code" * (i == 0), "train") for i in range(9)]
+    model = NGramModel.train([*SERVER, *["my code is red"] * 9, "red is new"], order=3, smoothing="witten-bell")
+    result = refit(
+        model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8,
+        privacy=PrivacyOptions(min_devices=3),
+    )  # fmt: skip
+    found = spelled(result)
+    assert "is red" in found
+    assert not {"my code", "my code is", "<s> my", "<s> my code", "code </s>"} & set(found)
+    assert "code is" in found
+    assert "code is red" in found
