@@ -252,10 +252,12 @@ def _checked(about: Any, arrays: Mapping[str, NDArray[Any]], name: str | Path, k
     except (KeyError, TypeError) as error:
         raise InputError(name, f"is damaged or not a fedgram artefact ({error})", remedy="write it again") from None
     if found != kind:
-        raise InputError(name, f"contains a {found!r}, not a {kind!r}")
+        raise InputError(name, f"contains a {found!r:.40}, not a {kind!r}")
+    if not isinstance(fields, dict):
+        raise InputError(name, "is damaged: its fields are not named values", remedy="write it again")
     if found_version != version:
         remedy = "create it again, or use the version of fedgram that wrote it"
-        raise InputError(name, f"has format version {found_version}, not {version}", remedy=remedy)
+        raise InputError(name, f"has format version {found_version!r:.40}, not {version}", remedy=remedy)
     try:
         intact = content_digest(fields, arrays) == digest
     except (RecursionError, TypeError, ValueError):  # fields that can be read but not serialised again

@@ -18,7 +18,8 @@ from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.settings import SettingError, settings_of
 
 T = TypeVar("T")
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 18
+_MAX_DOTS = 100  # a key of many parts takes quadratic time
 
 
 def read_config(path: str | Path, kind: type[T], *, over: T | None = None) -> T:
@@ -26,13 +27,18 @@ def read_config(path: str | Path, kind: type[T], *, over: T | None = None) -> T:
     with Path(path).open("rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise InputError(path, "is not a configuration: it has more than 1 MiB")
+        raise InputError(path, "is not a configuration: it has more than 256 KiB")
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.count(b".") > _MAX_DOTS:
+            raise InputError(path, f"has more than {_MAX_DOTS} dots on a line", line=number, remedy="split the line")
     try:
         table = tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
         raise InputError(path, f"is not UTF-8 text (byte {error.start})") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(path, f"is not TOML: {error}") from None
+    except ValueError:
+        raise InputError(path, "has a number of too many digits, or a date that does not exist") from None
     return from_table(table, kind, path, over=over)
 
 
@@ -65,7 +71,7 @@ def _section(table: Any, default: T, prefix: str, path: str | Path, known: list[
     for given, value in table.items():
         name = renamed.get(given, given)
         if name not in names or name in values:
-            raise InputError(path, f"unknown key {prefix}{given}", remedy=_nearest(prefix, given, known))
+            raise InputError(path, f"unknown key {prefix}{given[:80]}", remedy=_nearest(prefix, given, known))
         section = getattr(default, name)
         values[name] = _section(value, section, f"{prefix}{name}.", path, known) if is_dataclass(section) else value
     try:

@@ -72,7 +72,16 @@ def read_arpa(path: str | Path) -> NGramModel:
         section, position, line = _read_section(text, position, line, order, count, table, path)
         sections.append(section)
     _expect_title(data, position, line, "\\end\\", path)
-    return _assemble(sections, Vocabulary(tuple(table.words())), path)
+    return _assemble(sections, _vocabulary(table.words(), sections[0], path), path)
+
+
+def _vocabulary(words: list[str], unigrams: _Section, path: str | Path) -> Vocabulary:
+    """The words; one with a blank that is not ASCII, such as a non-breaking space, is refused by its line."""
+    for number, word in enumerate(words):
+        if word.split() != [word]:
+            line = int(unigrams.line[np.flatnonzero(unigrams.words[:, 0] == number)[0]])
+            raise InputError(path, "the word contains a blank of Unicode, such as a non-breaking space", line=line)
+    return Vocabulary(tuple(words))
 
 
 def _read_header(data: bytes, path: str | Path) -> tuple[list[int], int, int]:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from email import message_from_bytes
 from email.errors import InvalidBase64LengthDefect
 from email.message import Message as Mail
 from email.utils import getaddresses
@@ -246,8 +247,13 @@ def _telegram_message(message: Any, place: str) -> Found | Skipped:
 
 
 # Mail. Text that the sender did not type is removed: quotations, the line that introduces them, signatures, and
-# everything below the header of a mail that was answered or forwarded without quotation marks.
+# everything below the header of a mail that was answered or forwarded without quotation marks. Python's parser takes
+# quadratic time for some mails and fails on others, so what is extreme is skipped, and counted.
 
+_HEADERS = ("From", "Content-Type", "Content-Disposition", "Content-Transfer-Encoding")
+_MAX_HEADER = 10_000
+_MAX_MULTIPARTS = 30
+_MAX_INTRODUCTION = 1_000
 _INTRODUCTION = re.compile(
     r"\s*(?:On\b.*\bwrote|Em\b.*\bescreveu|El\b.*\bescribió|Le\b.*\ba écrit|Il\b.*\bha scritto|Am\b.*\bschrieb\b.*)"
     r"\s?:\s*"
@@ -268,11 +274,23 @@ def read_mbox(source: Path) -> Iterator[Found | Skipped]:
             problem = 'is not an mbox file: it does not start with "From "'
             raise InputError(source, problem, line=1, remedy="export the mailbox as mbox")
     with closing(mailbox.mbox(source, create=False)) as box:
-        for number, mail in enumerate(box, 1):
-            yield _mail(mail, f"{source}:message {number}")
+        for number, key in enumerate(box.iterkeys(), 1):
+            yield _mail(box.get_bytes(key), f"{source}:message {number}")
 
 
-def _mail(mail: Mail, place: str) -> Found | Skipped:
+def _mail(content: bytes, place: str) -> Found | Skipped:
+    if content.lower().count(b"multipart/") > _MAX_MULTIPARTS:
+        return Skipped("too many parts in parts", place)
+    try:
+        return _parsed_mail(message_from_bytes(content), place)
+    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return Skipped("not a valid mail", place)
+
+
+def _parsed_mail(mail: Mail, place: str) -> Found | Skipped:
+    headers = (str(value) for part in mail.walk() for name in _HEADERS for value in part.get_all(name, []))
+    if any(len(value) > _MAX_HEADER for value in headers):
+        return Skipped("a header of more than 10,000 characters", place)
     senders, names = _senders(mail)
     if len(senders) > 1:
         return Skipped("more than one sender", place)
@@ -325,6 +343,8 @@ def _drop_introduction(lines: list[str]) -> None:
     while lines and not lines[-1].strip():
         lines.pop()
     for count in (1, 2, 3):
-        if count <= len(lines) and _INTRODUCTION.fullmatch(" ".join(lines[-count:])):
+        if count > len(lines) or sum(map(len, lines[-count:])) > _MAX_INTRODUCTION:
+            return
+        if _INTRODUCTION.fullmatch(" ".join(lines[-count:])):
             del lines[-count:]
             return

@@ -1,7 +1,8 @@
 """Reading a corpus: UTF-8 text, one sentence per line, words separated by white space.
 
-Blank lines are skipped. Files ending in `.gz` are decompressed; `-` is standard input. Counting adds the sentence marks
-`<s>` and `</s>`, so a corpus that already has them is refused. The word `<unk>` in a text is the unknown word.
+All blanks of Unicode separate words, non-breaking spaces too; only a line feed ends a line. Blank lines are skipped.
+Files ending in `.gz` are decompressed; `-` is standard input. Counting adds the sentence marks `<s>` and `</s>`, so a
+corpus that already has them is refused. The word `<unk>` in a text is the unknown word.
 """
 
 import sys
@@ -164,6 +165,23 @@ def _tokenize_chunk(chunk: ByteArray, table: WordTable, grow: bool, path: str | 
 
 
 @kernel
+def blank_bytes(text: ByteArray, position: int) -> int:
+    """The number of bytes of the blank at a position of UTF-8 text, as in `str.isspace`; 0 if there is none."""
+    c = text[position]
+    if c < 128:
+        return 1 if c == 32 or 9 <= c <= 13 or 28 <= c <= 31 else 0
+    if c == 0xC2:
+        return 2 if text[position + 1] == 0x85 or text[position + 1] == 0xA0 else 0
+    if c < 0xE1 or c > 0xE3:
+        return 0
+    d, e = text[position + 1], text[position + 2]
+    if c == 0xE2 and d == 0x80:
+        return 3 if 0x80 <= e <= 0x8A or e == 0xA8 or e == 0xA9 or e == 0xAF else 0
+    is_other = (c == 0xE1 and d == 0x9A and e == 0x80) or (c == 0xE2 and d == 0x81 and e == 0x9F)
+    return 3 if is_other or (c == 0xE3 and d == 0x80 and e == 0x80) else 0
+
+
+@kernel
 def _tokenize(
     text: ByteArray, position: int, tokens: int, sentences: int, ids: IntArray, offsets: LongArray, grow: bool,
     blob: ByteArray, starts: LongArray, hashes: HashArray, slots: IntArray, count: int,
@@ -178,11 +196,12 @@ def _tokenize(
                 offsets[sentences] = tokens
             position += 1
             continue
-        if c == 32 or (9 <= c <= 13):
-            position += 1
+        blank = blank_bytes(text, position)
+        if blank:
+            position += blank
             continue
         stop = position
-        while not (text[stop] == 32 or (9 <= text[stop] <= 13)):
+        while not blank_bytes(text, stop):
             stop += 1
         word, slot, h = find_word(text, position, stop, blob, starts, hashes, slots)
         if word in (BOS, EOS):

@@ -6,15 +6,15 @@ nobody can compute the pseudonym of a name. The key is a file that only its owne
 
 import hashlib
 import os
-import unicodedata
 from pathlib import Path
 
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.text.normalize import nfc
 
 
 def normal_form(name: str) -> str:
     """The name without surrounding spaces and in one Unicode form."""
-    return unicodedata.normalize("NFC", name).strip()
+    return nfc(name).strip()
 
 
 def pseudonym(name: str, key: bytes) -> str:

@@ -93,7 +93,7 @@ def vocabulary_from_bytes(data: NDArray[Any]) -> Vocabulary:
 def read_vocabulary(path: str | Path, *more: str | Path) -> Vocabulary:
     """Read a vocabulary file: UTF-8, one word per line; blank lines are skipped.
 
-    Words keep the order of the file. A line with a space or a tab inside a word, and a duplicate word, are refused. The
+    Words keep the order of the file. A line with a blank inside a word, and a duplicate word, are refused. The
     words of more files follow; what they repeat of earlier files is skipped, and one of the files may be empty.
     """
     words = [word for file in (path, *more) for word in _read_words(file)]
@@ -109,10 +109,10 @@ def _read_words(path: str | Path) -> Iterable[str]:
     except UnicodeDecodeError as error:
         raise InputError(path, f"is not UTF-8 text (byte {error.start})", remedy="convert it to UTF-8") from None
     for number, line in enumerate(text.split("\n"), 1):
-        word = line.strip(" \t\r")
+        word = line.strip()
         if not word or word in SPECIAL:
             continue
-        if any(c in word for c in " \t\0\r\v\f"):
+        if word.split() != [word] or "\0" in word:
             raise InputError(path, "more than one word on a line", line=number, remedy="write one word per line")
         if word in seen:
             raise InputError(path, f"the word of line {seen[word]} occurs again", line=number, remedy="remove it")

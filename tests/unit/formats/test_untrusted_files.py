@@ -87,6 +87,14 @@ def test_forged_artefacts_are_refused(tmp_path: Path) -> None:
             read_ngram(artefact(path, **changes))
 
 
+def test_fields_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.ngram"
+    for fields in ([], [1], "start", None, 7, {"start": None}, {"start": [0]}, {"start": True}, {}):
+        write_artefact(path, Artefact(KIND, VERSION, fields, {}))  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"m\.ngram"):
+            read_ngram(path)
+
+
 def test_automata_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.fst"
     write_model(random_model(np.random.default_rng(1), order=3), path)
@@ -105,6 +113,14 @@ def test_a_word_of_megabytes_is_refused(tmp_path: Path) -> None:
     path.write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-1 </s>\n-1 " + "x" * 3_000_000 + "\n\n\\end\\\n")
     with pytest.raises(InputError, match=":6: the word has more than 65,536 bytes"):
         read_model(path)
+
+
+def test_a_word_with_a_blank_of_unicode_is_refused_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.arpa"
+    for blank in "\xa0\u2028\u3000\x85":
+        path.write_text(f"\\data\\\nngram 1=3\n\n\\1-grams:\n-1 </s>\n-1 a\n-1 b{blank}c\n\n\\end\\\n", "utf-8")
+        with pytest.raises(InputError, match=":7: the word contains a blank of Unicode"):
+            read_model(path)
 
 
 def test_words_contain_no_white_space() -> None:

@@ -152,7 +152,16 @@ def test_without_users_the_server_has_a_supplement_and_a_whitelist(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"seed = \n", "is not TOML.*line 1"), (b"\xff = 1", "is not UTF-8"), (b"#" * (1 << 21), "more than 1 MiB")],
+    [
+        (b"seed = \n", "is not TOML.*line 1"),
+        (b"\xff = 1", "is not UTF-8"),
+        (b"#" * (1 << 19), "more than 256 KiB"),
+        (b"seed = " + b"1" * 5_000, "a number of too many digits"),
+        (b"\n" + b"a." * 50_000 + b"a = 1", "run.toml:2: has more than 100 dots on a line"),
+        (b"x = " + b"[" * 3_000, "is not TOML"),
+        (b"[words.training]\nclient_rate = " + b"1" * 4_000, "client_rate"),
+        (b"k" * 90_000 + b" = 1", "unknown key k{80};"),
+    ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "run.toml"
