@@ -24,6 +24,7 @@ from fedgram.core.arrays import BoolArray, ByteArray, FloatArray, IntArray, Long
 from fedgram.core.errors import FedgramError, InputError, InvariantError, MissingDependencyError
 from fedgram.core.jit import kernel
 from fedgram.core.storage import atomic_write
+from fedgram.formats.convert_fst import as_vector
 from fedgram.formats.decimal import MAX_NUMBER_BYTES, write_integer, write_number
 from fedgram.formats.vector_fst import Automaton, automaton_type, read_vector_fst
 from fedgram.text.vocabulary import BOS, EOS, Vocabulary
@@ -120,15 +121,18 @@ def _pywrapfst() -> Any:
     try:
         import pywrapfst
     except ImportError:
-        raise MissingDependencyError("writing .fst files, or reading types other than vector,", "fst") from None
+        raise MissingDependencyError("writing .fst files", "fst") from None
     return pywrapfst
 
 
 def read_openfst(path: str | Path) -> NGramModel:
     """Read an n-gram automaton in any of the three styles, also as OpenGrm writes it."""
     data = Path(path).read_bytes()
-    if automaton_type(data, path) != ("vector", "standard"):
-        data = _as_vector(path)
+    kind, arcs = automaton_type(data, path)
+    if arcs != "standard":
+        raise InputError(path, f"has arcs of the type {arcs!r:.40}, not of the type 'standard'")
+    if kind != "vector":
+        data = as_vector(path, kind)
     automaton = read_vector_fst(data, path)
     if not automaton.names:
         raise InputError(path, "has no symbol table", remedy="attach one with fstsymbols")
@@ -138,16 +142,6 @@ def read_openfst(path: str | Path) -> NGramModel:
         raise InputError(path, "is not an n-gram automaton: a state has two arcs with the same word") from None
     except InvariantError as error:
         raise InputError(path, f"is not an n-gram automaton: {error}") from None
-
-
-def _as_vector(path: str | Path) -> bytes:
-    """Convert an automaton of another type, such as const or ngram, to a vector automaton with OpenFst."""
-    pywrapfst = _pywrapfst()
-    try:
-        converted: bytes = pywrapfst.convert(pywrapfst.Fst.read(str(path)), "vector").write_to_string()
-    except Exception:
-        raise InputError(path, "is not an OpenFst automaton with standard arcs") from None
-    return converted
 
 
 def _ngrams(automaton: Automaton, path: str | Path) -> WeightedNGrams:

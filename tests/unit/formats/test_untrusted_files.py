@@ -12,10 +12,11 @@ from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import Artefact, write_artefact
 from fedgram.formats.artefact import KIND, VERSION, read_ngram
 from fedgram.formats.models import read_model, write_model
+from fedgram.formats.vector_fst import automaton_type
 from fedgram.text.corpus import read_corpus
 from fedgram.text.vocabulary import Vocabulary
 
-pytest.importorskip("pywrapfst", reason="pynini is not installed")
+pywrapfst = pytest.importorskip("pywrapfst", reason="pynini is not installed")
 
 
 def mutated(whole: bytes, rng: np.random.Generator) -> bytes:
@@ -105,6 +106,39 @@ def test_automata_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
         broken[header + offset : header + offset + 8] = struct.pack("<q", value)
         path.write_bytes(broken)
         with pytest.raises(InputError):
+            read_model(path)
+
+
+@pytest.mark.parametrize("kind", ["const", "compact_acceptor"])
+def test_automata_of_other_types_are_read_in_a_process_that_may_crash(kind: str, tmp_path: Path) -> None:
+    """OpenFst ends with SIGSEGV or SIGABRT on damaged automata; this process must go on."""
+    path, rng = tmp_path / "m.fst", np.random.default_rng(0)
+    write_model(random_model(np.random.default_rng(1), order=3), path)
+    model, other = read_model(path), tmp_path / "other.fst"
+    pywrapfst.convert(pywrapfst.Fst.read(str(path)), kind).write(str(other))
+    whole = other.read_bytes()
+    assert automaton_type(whole, other)[0] == kind
+    np.testing.assert_array_equal(read_model(other).log_weight, model.log_weight)
+    refused = 0
+    for place in rng.integers(20, 120, 6).tolist():
+        other.write_bytes(whole[:place] + b"\xff\xff\xff\x7f" + whole[place + 4 :])
+        try:
+            read_model(other)
+        except InputError:
+            refused += 1
+    assert refused > 2
+
+
+def test_automata_of_unknown_types_are_refused_by_their_header(tmp_path: Path) -> None:
+    path = tmp_path / "m.fst"
+    write_model(random_model(np.random.default_rng(1), order=3), path)
+    whole = path.read_bytes()
+    for kind, arcs, problem in (
+        (b"../abc", b"standard", "automaton of the type"),
+        (b"vector", b"log64...", "has arcs of"),
+    ):
+        path.write_bytes(whole.replace(b"vector", kind, 1).replace(b"standard", arcs, 1))
+        with pytest.raises(InputError, match=problem):
             read_model(path)
 
 
