@@ -12,6 +12,7 @@ from fedgram.cli.commands import Group
 from fedgram.cli.console import show, steps
 from fedgram.cli.federation_evaluate import evaluate_command
 from fedgram.cli.federation_experiment import experiment_command, power_command
+from fedgram.cli.federation_keys import admit_command, renew_command, revoke_command
 from fedgram.cli.federation_publish import publish_command
 from fedgram.cli.parameters import json_option, split_option
 from fedgram.cli.run import execute, given_files, population_options, running_options
@@ -31,6 +32,8 @@ def group() -> None:
     """
 
 
+for _command in (admit_command, revoke_command, renew_command):
+    group.add_command(_command)
 group.add_command(publish_command)
 group.add_command(experiment_command)
 group.add_command(power_command)
@@ -109,6 +112,7 @@ def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
     from fedgram.deployment.folder import open_folder
     from fedgram.deployment.metrics import serve_metrics
     from fedgram.deployment.restarts import keep_running, log_of, single_instance
+    from fedgram.deployment.rotating_log import rotating_log
 
     home = open_folder(folder)
     if not home.config.tls and host not in ("127.0.0.1", "localhost", "::1"):
@@ -125,7 +129,7 @@ def serve_command(folder: str, host: str, metrics_port: int | None) -> None:
             click.echo(f"serving {home.address}; stop it with Ctrl-C", err=True)
 
     path = log_of(home.server / "superlink.log")
-    with single_instance(home.server, "the federation is served"), path.open("ab") as log:
+    with single_instance(home.server, "the federation is served"), rotating_log(path) as log:
         Thread(target=say_when_it_answers, daemon=True).start()
         keep_running(lambda: start_superlink(home, host=host, log=log), lambda: None, path)
 
@@ -140,27 +144,6 @@ def _metrics(home: Any) -> str:
     except FedgramError:
         by_status = Counter()
     return metrics_text(read_status(home.server), by_status)
-
-
-@group.command(
-    "admit",
-    examples=[
-        "fedgram federation admit fed 7 device-7.pub",
-        "fedgram federation admit fed 8 fed/nodes/device-8/key.pub",
-    ],
-)
-@folder_argument
-@click.argument("number", type=click.IntRange(0))
-@click.argument("key", metavar="KEY.pub", type=click.Path(path_type=Path))
-def admit_command(folder: str, number: int, key: Path) -> None:
-    """Admit a device by its number and the public key that it made when it first joined."""
-    from fedgram.deployment.flower.control import admit
-    from fedgram.deployment.folder import open_folder
-    from fedgram.deployment.keys import read_public_key
-
-    if not admit(open_folder(folder), read_public_key(key), f"device-{number}"):
-        raise InputError(key, "was admitted before")
-    click.echo(f"device {number} is admitted", err=True)
 
 
 @group.command(
@@ -199,6 +182,7 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
     from fedgram.deployment.key_list import admit_keys
     from fedgram.deployment.keys import compressed_key, free_port, read_public_key, write_device_key
     from fedgram.deployment.restarts import keep_running, log_of, single_instance, why_refused
+    from fedgram.deployment.rotating_log import rotating_log
     from fedgram.deployment.store import open_store
 
     require_flower()
@@ -210,12 +194,12 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
     check_reachable(home)
     own = home.node(store.number)
     write_device_key(own)
-    if home.config.tls and (home.server / "ca.key").is_file():
+    if home.config.tls and (home.server / "server.key").is_file():
         admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
     elif not home.config.tls and home.server.is_dir():  # on this machine alone, where nobody is registered
         admit_keys(home.server, [compressed_key(read_public_key(own / "key.pub"))])
     hooks, path = ",".join(only_when), log_of(own / "log")
-    with single_instance(own, f"device {store.number} has joined"), path.open("ab") as log:
+    with single_instance(own, f"device {store.number} has joined"), rotating_log(path) as log:
         click.echo(f"device {store.number} joins {home.address}; stop it with Ctrl-C", err=True)
         keep_running(
             lambda: start_supernode(

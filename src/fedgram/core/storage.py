@@ -38,11 +38,12 @@ _MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 
 
 @contextmanager
-def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path, *, durable: bool = True, private: bool = False) -> Iterator[BinaryIO]:
     """Write a binary file that appears at `path` when the block ends; if the block fails, nothing changes.
 
     The file is written in the same folder under a temporary name, flushed to disk, and renamed; an existing file is
-    replaced. With `durable=False` it is not flushed, so a power cut may lose it.
+    replaced. With `durable=False` it is not flushed, so a power cut may lose it. With `private`, only its owner may
+    read it.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a special file or pipe, such as /dev/stdout, cannot be replaced
@@ -61,7 +62,7 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_UMASK)
+        Path(temporary).chmod(0o600 if private else 0o666 & ~_UMASK)
         Path(temporary).replace(path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)

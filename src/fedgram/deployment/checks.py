@@ -3,6 +3,7 @@
 import errno
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedgram.core.errors import FedgramError, InputError
@@ -26,11 +27,26 @@ def get_health(folder: Folder, address: str, *, seconds: float) -> "httpx.Respon
     """The answer of the server at an address to a health check; raises `httpx.HTTPError` if there is none."""
     import httpx
 
-    try:
-        verify = ssl.create_default_context(cafile=folder.authority) if folder.config.tls else False
-    except ssl.SSLError:
-        raise not_a_certificate(folder) from None
+    verify: ssl.SSLContext | bool = False
+    if folder.config.tls:
+        try:
+            verify = ssl.create_default_context(cafile=folder.authority)
+        except ssl.SSLError:
+            raise not_a_certificate(folder) from None
+        refuse_revoked(verify, folder.revoked)
     return httpx.get(f"{'https' if folder.config.tls else 'http'}://{address}/health", verify=verify, timeout=seconds)
+
+
+def refuse_revoked(context: ssl.SSLContext, revoked: Path) -> None:
+    """Let a context refuse certificates that are on a list of revoked ones; nothing happens if there is no list."""
+    if not revoked.is_file():
+        return
+    try:
+        context.load_verify_locations(revoked)
+    except ssl.SSLError:
+        remedy = "copy it from the server's folder"
+        raise InputError(revoked, "is not a list of revoked certificates", remedy=remedy) from None
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def check_reachable(folder: Folder, *, seconds: float = 10.0) -> None:
@@ -42,6 +58,8 @@ def check_reachable(folder: Folder, *, seconds: float = 10.0) -> None:
     try:
         get_health(folder, folder.address, seconds=seconds)
     except httpx.ConnectError as error:
+        if "certificate revoked" in str(error):
+            raise FedgramError(f"the server at {folder.address} has a certificate that was revoked") from None
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise FedgramError(wrong_authority(folder)) from None
         if "SSL" in str(error):

@@ -1,6 +1,7 @@
 """The folder of a federation: one part for everybody, one for the server only, and one for each device.
 
     federation.toml, ca.crt, app/     for everybody: address, settings, authority, the app that `flwr run` takes
+    ca.crl                            for everybody, if there is one: certificates of the server that were revoked
     release.pub                       for everybody: the key that verifies published models
     server/                           for the server: keys, certificate, admitted devices, releases, logs, status
     nodes/device-N/                   for a device: its key, its secret, the jobs it was sent, its models
@@ -71,6 +72,9 @@ class FederationConfig(Settings):
     )
     poll: Annotated[float, Between(0.05, 3600)] = setting(1.0, "Polling interval of a device, in seconds.")
     in_memory: bool = setting(True, "Keep messages in memory; a database on disk takes seven times the processor time.")
+    reply_mb: Annotated[int, Between(1, 65536)] = setting(
+        128, "Size limit of a device's reply to one message, in megabytes of 2^20 bytes."
+    )
     metrics_port: Annotated[int, Between(0, 65535)] = setting(0, "Port for Prometheus metrics; 0 means none.")
     participations: AtLeastOne = setting(1, "Maximum number of rounds of a counting job that a device takes part in.")
     dev_share: Share = setting(0.0, "Share of the devices that only evaluate models for choices: the dev arm.")
@@ -123,6 +127,16 @@ class Folder:
     def authority(self) -> Path:
         """The certificate of the authority that signed the server's certificate."""
         return self.path / "ca.crt"
+
+    @property
+    def revoked(self) -> Path:
+        """The authority's list of revoked certificates, if there is one."""
+        return self.path / "ca.crl"
+
+    @property
+    def token(self) -> Path:
+        """The secret that commands on the server's machine must know; a new one whenever the server starts."""
+        return self.server / "control.token"
 
     @property
     def release_key(self) -> Path:
@@ -206,10 +220,26 @@ def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ..
     return folder
 
 
+def renew_certificate(
+    folder: Folder, extra_hosts: tuple[str, ...], *, ca_key: Path | None, revoke: bool
+) -> Path | None:
+    """Replace the server's key and certificate; returns the list of revoked certificates if the old one is on it."""
+    from fedgram.deployment.keys import revoke_certificate, write_server_certificate
+
+    if not folder.config.tls or not (folder.server / "server.crt").is_file():
+        raise InputError(folder.path, "has no server's certificate", remedy="run this on the server's machine")
+    for host in extra_hosts:
+        check_host(host)
+    if revoke:
+        revoke_certificate(folder.server, folder.revoked, ca_key)
+    write_server_certificate(folder.server, folder.config.name, [folder.config.host, *extra_hosts], ca_key)
+    return folder.revoked if revoke else None
+
+
 def _write_flower_config(folder: Folder) -> None:
     """Write what Flower's own commands read on the server's machine, with FLWR_HOME set to this folder."""
     home = folder.server / "flwr"
-    home.mkdir(exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
     authority = str(folder.authority.resolve())
     safety = f"root-certificates = {json.dumps(authority)}" if folder.config.tls else "insecure = true"
     name = folder.config.name

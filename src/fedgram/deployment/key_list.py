@@ -2,13 +2,13 @@
 
     signature (64 bytes) · version, number of keys, keys (`federated/secure/admitted_keys.py`)
 
-`federation admit` signs a new version (`server/admitted.keys`). The server sends it with every job. A device checks the
-signature, keeps the list, and never goes back to an earlier version or to another list of the same version. So a server
-without the signing key cannot invent devices. The key is needed to admit devices and to publish models only, and may be
-kept elsewhere at other times.
+`federation admit` and `revoke` sign a new version (`server/admitted.keys`). The server sends it with every job. A
+device checks the signature, keeps the list, and never goes back to an earlier version or to another list of the same
+version. So a server without the signing key cannot invent devices. The key is needed to admit and revoke devices and to
+publish models only, and may be kept elsewhere at other times.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class SignedKeys:
 def sign_keys(admitted: AdmittedKeys, signing_key: Path) -> bytes:
     """The bytes of a list with their signature."""
     if not signing_key.is_file():
-        remedy = "put it back to admit devices; it may be kept elsewhere at other times"
+        remedy = "put it back to admit or revoke devices; it may be kept elsewhere at other times"
         raise InputError(signing_key, "is missing", remedy=remedy)
     body = admitted.to_bytes()
     return sign(signing_key, _PURPOSE + body) + body
@@ -48,10 +48,19 @@ def sign_keys(admitted: AdmittedKeys, signing_key: Path) -> bytes:
 
 def admit_keys(server: Path, keys: Iterable[bytes]) -> AdmittedKeys:
     """Add keys to the server's list, and sign its next version if some are new."""
+    return _change(server, lambda before: before.with_keys(keys))
+
+
+def revoke_keys(server: Path, keys: Iterable[bytes]) -> AdmittedKeys:
+    """Remove keys from the server's list, and sign its next version if it had some of them."""
+    return _change(server, lambda before: before.without_keys(keys))
+
+
+def _change(server: Path, change: Callable[[AdmittedKeys], AdmittedKeys]) -> AdmittedKeys:
     with locked(server, seconds=_LOCK_SECONDS, taken="another command is admitting devices", name=".admitting"):
         found = read_key_list(server)
         before = found.admitted if found else AdmittedKeys(1, ())
-        after = before.with_keys(keys)
+        after = change(before)
         if found is None or after is not before:
             _write(server / KEY_LIST, sign_keys(after, server / SIGNING_KEY))
         return after

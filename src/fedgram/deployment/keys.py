@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgram.core.errors import InputError
+from fedgram.core.storage import atomic_write
 from fedgram.federated.secure.identity import Identity
 
 _YEARS, _AUTHORITY_YEARS = 2, 10
@@ -40,12 +41,12 @@ def write_authority(folder: Path, name: str) -> None:
     (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def write_server_certificate(folder: Path, name: str, hosts: Iterable[str]) -> None:
-    """Create `server.key` and `server.crt` for these names and addresses, signed by the folder's authority."""
-    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise InputError(folder / "ca.key", "is not an elliptic-curve key")
+def write_server_certificate(folder: Path, name: str, hosts: Iterable[str], ca_key: Path | None = None) -> None:
+    """Create `server.key` and `server.crt` for these names and addresses, signed by the folder's authority.
+
+    The authority's key, `ca.key`, is needed for this only, and may be kept elsewhere at other times.
+    """
+    signer, issuer = _authority(folder, ca_key)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -59,6 +60,37 @@ def write_server_certificate(folder: Path, name: str, hosts: Iterable[str]) -> N
     )
     write_secret(folder / "server.key", _pem(key))
     (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _authority(folder: Path, ca_key: Path | None) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """The key and the certificate of a folder's authority."""
+    path = ca_key or folder / "ca.key"
+    if not path.is_file():
+        raise InputError(path, "is missing", remedy="name the authority's key with --ca-key, if it is kept elsewhere")
+    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    try:
+        signer = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        signer = None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+        raise InputError(path, "is not the key of the federation's authority")
+    return signer, issuer
+
+
+def revoke_certificate(folder: Path, revoked: Path, ca_key: Path | None = None) -> None:
+    """Add the server's certificate to a list of revoked ones, which the folder's authority signs."""
+    signer, issuer = _authority(folder, ca_key)
+    now = datetime.datetime.now(datetime.UTC)
+    earlier = x509.load_pem_x509_crl(revoked.read_bytes()) if revoked.is_file() else None
+    number = earlier.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number if earlier else 0
+    builder = x509.CertificateRevocationListBuilder(issuer.subject, now, now + _days(_AUTHORITY_YEARS))
+    for entry in earlier or ():
+        builder = builder.add_revoked_certificate(entry)
+    own = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+    entry = x509.RevokedCertificateBuilder(own.serial_number, now).build()
+    signed = builder.add_revoked_certificate(entry).add_extension(x509.CRLNumber(number + 1), False)
+    with atomic_write(revoked) as file:
+        file.write(signed.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def write_device_key(folder: Path) -> None:
@@ -183,8 +215,12 @@ def _builder(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=365 * years))
+        .not_valid_after(now + _days(years))
     )
+
+
+def _days(years: int) -> datetime.timedelta:
+    return datetime.timedelta(days=365 * years)
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:

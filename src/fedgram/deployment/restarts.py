@@ -56,6 +56,8 @@ def why_refused(folder: Folder, number: int) -> FedgramError | None:
     log = folder.node(number) / "log"
     text = log.read_text("utf-8", "replace")[-20_000:] if log.is_file() else ""
     text = text[text.rfind("Starting Flower SuperNode") :]
+    if "certificate revoked" in text:
+        return RetryLaterError("the server has a certificate that was revoked")
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return FedgramError(wrong_authority(folder))
     if "[code: 2004]" in text:  # also for a minute after a node was cut off, until the server has noticed

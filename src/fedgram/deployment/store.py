@@ -3,8 +3,9 @@
     about(key, value)            format, and the device's number
     message(seq, text, time)     what was typed, in order, and when, in seconds since 1970; the time may be left out
 
-The file is only read here, and only updates computed from it leave the device. The device's number takes the place of
-the client's index in a simulation: cohorts and the device's random numbers are drawn with it.
+A store that is written here can be read by its owner only. Otherwise the file is only read, and only updates computed
+from it leave the device. The device's number takes the place of the client's index in a simulation: cohorts and the
+device's random numbers are drawn with it.
 """
 
 import sqlite3
@@ -91,7 +92,7 @@ def write_store(path: str | Path, number: int, texts: Iterable[str], times: Iter
             rows = zip(texts, times, strict=True)
             count = store.executemany("INSERT INTO message (text, time) VALUES (?, ?)", rows).rowcount
         store.commit()
-        with atomic_write(path) as file:
+        with atomic_write(path, private=True) as file:
             file.write(store.serialize())
     return max(count, 0)
 
@@ -102,7 +103,7 @@ def write_population_stores(
     """Write a store for every user of a split, numbered as in the population; returns how many users and messages."""
     texts = messages_by_user(users)
     chosen = [(n, name) for n, name in enumerate(sorted(texts)) if texts[name][0] == split][:most]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return len(chosen), sum(write_store(folder / f"{n}.sqlite", n, texts[name][1]) for n, name in chosen)
 
 

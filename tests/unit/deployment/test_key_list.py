@@ -29,6 +29,7 @@ from fedgram.deployment.key_list import (
     hold_keys,
     open_keys,
     read_key_list,
+    revoke_keys,
     sign_keys,
 )
 from fedgram.deployment.keys import write_release_key
@@ -49,6 +50,19 @@ def server(tmp_path: Path) -> Path:
     return tmp_path / "server"
 
 
+def test_a_revoked_key_is_not_on_the_next_version(server: Path, tmp_path: Path) -> None:
+    admit_keys(server, KEYS[:3])
+    before = read_key_list(server)
+    assert before is not None
+    assert revoke_keys(server, [KEYS[1]]) == AdmittedKeys(before.admitted.version + 1, (KEYS[0], KEYS[2]))
+    assert revoke_keys(server, [KEYS[1]]).version == before.admitted.version + 1  # nothing to sign
+    after = read_key_list(server)
+    assert after is not None
+    hold_keys(tmp_path, after.signed, server.parent / "release.pub")
+    with pytest.raises(RefusedKeyListError, match="is older than"):  # a server that wants the key back
+        hold_keys(tmp_path, before.signed, server.parent / "release.pub")
+
+
 def test_versions_go_up_when_keys_are_new_and_not_otherwise(server: Path) -> None:
     assert read_key_list(server) is None
     assert admit_keys(server, KEYS[:2]).version == 2
@@ -59,7 +73,7 @@ def test_versions_go_up_when_keys_are_new_and_not_otherwise(server: Path) -> Non
     assert open_keys(found.signed, server.parent / "release.pub") == found.admitted == AdmittedKeys(3, KEYS[:4])
     (server / SIGNING_KEY).rename(server.parent / "elsewhere")
     assert admit_keys(server, KEYS[:4]).version == 3  # nothing to sign
-    with pytest.raises(InputError, match=r"release\.key: is missing; put it back to admit devices"):
+    with pytest.raises(InputError, match=r"release\.key: is missing; put it back to admit or revoke devices"):
         admit_keys(server, KEYS)
     with pytest.raises(InvariantError, match="1 of the keys to admit are not public keys"):
         admit_keys(server, [bytes(33)])

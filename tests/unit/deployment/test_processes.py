@@ -10,7 +10,6 @@ import pytest
 from fedgram.core.errors import FedgramError
 from fedgram.deployment.checks import check_reachable, check_ready_to_serve
 from fedgram.deployment.flower.processes import start_superlink, start_supernode
-from fedgram.deployment.flower.superlink import may_enter
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder, open_folder
 from fedgram.deployment.keys import free_port
 from fedgram.deployment.restarts import RetryLaterError, keep_running, single_instance, why_refused
@@ -69,15 +68,35 @@ def test_a_server_that_cannot_be_started_says_why(tmp_path: Path) -> None:
         check_reachable(home)
 
 
-def test_other_machines_reach_the_interface_for_devices_alone() -> None:
-    for path in ("/v1/fleet/pull-messages", "/health"):
-        assert may_enter(path, "203.0.113.5")
-    for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/", "/v1/fleetx", "//v1/fleet/x"):
-        assert may_enter(path, "127.0.0.1")
-        assert may_enter(path, "::1")
-        assert not may_enter(path, "203.0.113.5")
-        assert not may_enter(path, None)
-        assert not may_enter(path, "localhost.evil")
+def test_what_the_environment_says_about_trust_is_not_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With FORWARDED_ALLOW_IPS=* a server believes any caller who says that it is on this machine."""
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda _, env, **__: started.append(env))
+    bad = ("FORWARDED_ALLOW_IPS", "UVICORN_PROXY_HEADERS", "FLWR_INTERNAL_GRPC_CONTROL_API", "SSLKEYLOGFILE")
+    for name in bad:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:1")
+    home = make_folder(tmp_path / "fed", FederationConfig())
+    write_store(tmp_path / "7.sqlite", 7, ["Hello there."])
+    start_superlink(home, host="127.0.0.1")
+    start_supernode(home, open_store(tmp_path / "7.sqlite"), port=1)
+    for env in started:
+        assert not env.keys() & {*bad}
+        assert (env["FLWR_TELEMETRY_ENABLED"], env["HTTPS_PROXY"]) == ("0", "http://proxy:1")
+
+
+def test_a_server_gets_a_new_token_whenever_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
+    home = make_folder(tmp_path / "fed", FederationConfig())
+    tokens = set[str]()
+    for _ in range(2):
+        start_superlink(home, host="127.0.0.1")
+        tokens.add(home.token.read_text())
+        assert home.token.stat().st_mode & 0o777 == 0o600
+    assert len(tokens) == 2
+    assert {len(token) for token in tokens} == {64}
 
 
 def test_one_process_a_device(tmp_path: Path) -> None:

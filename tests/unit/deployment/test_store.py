@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedgram.core.errors import FedgramError
-from fedgram.deployment.store import open_store, write_store
+from fedgram.deployment.store import open_store, write_population_stores, write_store
+from fedgram.text.messages import write_messages
 
 
 def test_stores_hold_what_was_typed_and_nothing_else_is_a_store(tmp_path: Path) -> None:
@@ -37,3 +38,13 @@ def test_a_store_is_read_as_far_as_it_is_text(tmp_path: Path) -> None:
     (tmp_path / "8.sqlite").write_bytes(content)
     with pytest.raises(FedgramError, match=r"8\.sqlite: is damaged"):
         store.population()
+
+
+def test_what_was_typed_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Stores were readable by every user of the machine."""
+    write_store(tmp_path / "7.sqlite", 7, ["Hello there."])
+    assert (tmp_path / "7.sqlite").stat().st_mode & 0o777 == 0o600
+    write_messages(tmp_path / "users.parquet", [("a", "Hello.", "train")])
+    write_population_stores(tmp_path / "users.parquet", tmp_path / "stores")
+    assert (tmp_path / "stores").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "stores").iterdir()} == {0o600}

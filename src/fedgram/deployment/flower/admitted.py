@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
-from fedgram.deployment.flower.internals import register_in_memory
+from fedgram.deployment.flower.internals_http import register_in_memory
 
-FOLDER = "admitted"
+FOLDER, REVOKED = "admitted", ".revoked"
 
 
 class Admitted(NamedTuple):
@@ -30,6 +30,17 @@ def remember(server: Path, key: bytes, name: str, node: int | None) -> None:
     (server / FOLDER).mkdir(mode=0o700, exist_ok=True)
     with atomic_write(_path(server, key)) as file:
         file.write(json.dumps({"name": name, "node": node, "key": key.decode("ascii")}).encode())
+
+
+def forget(server: Path, key: bytes) -> None:
+    """Note that a key is no longer admitted; its file is kept under another name."""
+    if (path := _path(server, key)).is_file():
+        path.replace(path.with_suffix(REVOKED))
+
+
+def read_revoked(server: Path) -> list[Admitted]:
+    """All devices that were admitted once, and are no longer."""
+    return [_read(path) for path in sorted((server / FOLDER).glob(f"*{REVOKED}"))]
 
 
 def is_remembered(server: Path, key: bytes) -> bool:

@@ -56,6 +56,10 @@ class CommandLine:
                     return None
                 raise
 
+    def unregister(self, node: int) -> None:
+        """Refuse a node from now on."""
+        self._flwr("supernode", "unregister", str(node))
+
     def start_run(self, app: Path, config: Mapping[str, str]) -> int:
         """Start a run of an app with this configuration; returns the run's number."""
         settings = [part for name, value in config.items() for part in ("-c", f"{name}={json.dumps(value)}")]

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.deployment.checks import is_up, not_a_certificate
 from fedgram.deployment.flower import internals
-from fedgram.deployment.flower.admitted import is_remembered, read_admitted, remember
+from fedgram.deployment.flower.admitted import forget, is_remembered, read_admitted, read_revoked, remember
 from fedgram.deployment.flower.command_line import CommandLine
 from fedgram.deployment.flower.internals import Node
 from fedgram.deployment.folder import Folder
-from fedgram.deployment.key_list import admit_keys, read_key_list
+from fedgram.deployment.key_list import admit_keys, read_key_list, revoke_keys
 from fedgram.deployment.keys import compressed_key
 
 
@@ -35,6 +35,9 @@ class Control(Protocol):
 
     def register(self, public_key: bytes, name: str) -> int | None:
         """Register a node and return its ID; None if its key is registered already."""
+
+    def unregister(self, node: int) -> None:
+        """Refuse a node from now on; nothing happens if it was not registered."""
 
     def start_run(self, app: Path, config: Mapping[str, str]) -> int:
         """Start a run of an app with this configuration; returns the run's number."""
@@ -68,11 +71,21 @@ def _open(folder: Folder) -> Control:
             raise _unreachable(folder, "health check failed")
         return CommandLine(folder)
     try:
-        return internals.ControlClient(
-            folder.local_address, folder.authority.read_bytes() if folder.config.tls else None
-        )
+        authority = folder.authority.read_bytes() if folder.config.tls else None
+        return internals.ControlClient(folder.local_address, authority, _token(folder))
     except (ssl.SSLError, ValueError):
         raise not_a_certificate(folder) from None
+
+
+def _token(folder: Folder) -> str:
+    """The server's secret, which is there while it runs, for its own user."""
+    try:
+        return folder.token.read_text("ascii")
+    except FileNotFoundError:
+        raise _unreachable(folder, "it has not been started") from None
+    except PermissionError:
+        remedy = "run this command as the user that runs `fedgram federation serve`"
+        raise InputError(folder.token, "cannot be read", remedy=remedy) from None
 
 
 def _unreachable(folder: Folder, why: str) -> UnreachableError:
@@ -99,6 +112,36 @@ def admit(folder: Folder, public_key: bytes, name: str) -> bool:
         return False
     remember(folder.server, public_key, name, made)
     return True
+
+
+def revoke(folder: Folder, name: str) -> bool:
+    """Refuse a device from now on, and sign the list of admitted keys without its key; False if it is not admitted.
+
+    The device is cut off first: if the signing key is kept elsewhere, the error says so, and the same command signs the
+    list once the key is back. A server with its state in memory need not run.
+    """
+    if not folder.server.is_dir():
+        raise InputError(folder.path, "is a device's folder", remedy="revoke the device on the server's machine")
+    keys = {device.key for device in read_admitted(folder.server) if device.name == name}
+    try:
+        with control(folder) as client:
+            for node in client.nodes():
+                if node.name == name and node.status != "unregistered":
+                    keys |= {node.key} if node.key else set()
+                    client.unregister(node.id)
+    except UnreachableError:
+        if not (folder.config.in_memory and internals.are_enabled()):
+            raise
+    for key in keys:
+        forget(folder.server, key)
+    earlier = {device.key for device in read_revoked(folder.server) if device.name == name}
+    return _sign_without(folder.server, keys | earlier) or bool(keys)
+
+
+def _sign_without(server: Path, keys: set[bytes]) -> bool:
+    """Sign the list of admitted keys without some keys; False if it had none of them."""
+    found = read_key_list(server)
+    return found is not None and revoke_keys(server, map(compressed_key, keys)).version > found.admitted.version
 
 
 def nodes(folder: Folder) -> list[dict[str, Any]]:

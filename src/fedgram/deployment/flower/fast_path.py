@@ -2,8 +2,8 @@
 
 A SuperLink passes a request through nine layers of middleware, most with tasks and queues of their own. It answers many
 requests in threads at once, which then wait for each other at one database and one interpreter. For the few requests
-that are made again and again, this is most of the work. Here they are read, authenticated by Flower's functions,
-answered by Flower's handlers in one thread, and sent. Anything unusual falls back to Flower's normal path with the same
+that are made again and again, this is most of the work. Here a request that has passed the gate (`gate.py`) is answered
+by Flower's handlers in one thread, and sent. Anything unusual falls back to Flower's normal path with the same
 bytes: errors are reported there, and nothing is accepted here that would be refused there.
 
 There is one exception. A device may speak of a run from before a crash, which a server with its state in memory does
@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fedgram.deployment.flower import internals
-from fedgram.deployment.flower.internals import ForgottenRunError, Handler, Scope
+from fedgram.deployment.flower import internals_http
+from fedgram.deployment.flower.internals_http import ForgottenRunError, Handler, Scope
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -30,7 +30,7 @@ class FastPath:
     def __init__(self, app: App, handlers: Mapping[str, Handler] | None = None) -> None:
         self._app = app
         self._handlers = (
-            internals.fleet_handlers() | internals.runtime_handlers() if handlers is None else dict(handlers)
+            internals_http.fleet_handlers() | internals_http.runtime_handlers() if handlers is None else dict(handlers)
         )
         self._worker = ThreadPoolExecutor(1, "fast-path")
 
@@ -40,17 +40,13 @@ class FastPath:
         if handler is None:
             await self._app(scope, receive, send)
             return
-        read = [await receive()]
-        size = len(read[0].get("body", b""))
-        while _has_more(read[-1]) and size <= _MAX_BYTES:
-            read.append(await receive())
-            size += len(read[-1].get("body", b""))
+        event = await receive()  # all of it: the gate has read it (`gate.py`)
         answer = None
-        if read[-1]["type"] == "http.request" and not _has_more(read[-1]):
-            body = b"".join(event.get("body", b"") for event in read)
+        if event["type"] == "http.request" and not event.get("more_body", False):
+            body = event.get("body", b"")
             answer = await asyncio.get_running_loop().run_in_executor(self._worker, _answer, handler, scope, body)
         if answer is None:
-            await self._app(scope, _replay(read, receive), send)
+            await self._app(scope, replay(event, receive), send)
             return
         status, content = answer
         headers = [(b"content-type", _MEDIA_TYPE), (b"content-length", b"%d" % len(content))]
@@ -63,7 +59,6 @@ class FastPath:
 
 
 _MEDIA_TYPE = b"application/protobuf"
-_MAX_BYTES = 1 << 26  # of a request that is read here; Flower cuts objects into smaller parts
 _ENDED = 403  # the status by which Flower tells a device that a run is over
 
 
@@ -72,20 +67,16 @@ def _answer(handler: Handler, scope: Scope, body: bytes) -> tuple[int, bytes] | 
     if [value for name, value in scope["headers"] if name == b"content-type"] != [_MEDIA_TYPE]:
         return None
     try:
-        return 200, internals.call_handler(handler, scope, body)
+        return 200, internals_http.call_handler(handler, scope, body)
     except ForgottenRunError:
         return _ENDED, b""
     except Exception:
         return None
 
 
-def _has_more(event: Event) -> bool:
-    return event["type"] == "http.request" and bool(event.get("more_body", False))
-
-
-def _replay(read: list[Event], receive: Receive) -> Receive:
+def replay(event: Event, receive: Receive) -> Receive:
     """Receives what was read already, and then the rest."""
-    events = iter(read)
+    events = iter([event])
 
     async def again() -> Event:
         event = next(events, None)

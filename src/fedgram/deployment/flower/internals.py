@@ -1,4 +1,4 @@
-"""The only module that uses Flower's private modules. They may change with any release of Flower.
+"""The only module, with `internals_http.py`, that uses Flower's private modules. They may change with any release.
 
 It was written for one version (`VERSION`). With another version, or with FEDGRAM_FLOWER_INTERNALS=off in the
 environment, everything here is switched off with one line in the log, and Flower's public interfaces are used instead:
@@ -15,10 +15,10 @@ its programs (`flower-superlink`, `flower-supernode`, `flwr`) and the Grid. Resu
 
 import hashlib
 import os
+import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -29,9 +29,7 @@ from fedgram.core.errors import FedgramError
 
 VERSION = "1.41.0"
 SWITCH = "FEDGRAM_FLOWER_INTERNALS"
-Scope = MutableMapping[str, Any]
-Handler = Callable[[Any, Any], Any]
-"""Takes a request and its message, and returns the message of the answer; raises if anything is wrong."""
+TOKEN_HEADER = "x-fedgram-token"
 
 
 class Node(NamedTuple):
@@ -41,10 +39,6 @@ class Node(NamedTuple):
     name: str
     status: str
     key: bytes | None
-
-
-class ForgottenRunError(FedgramError):
-    """A run that this server never knew, or has forgotten."""
 
 
 def is_written_for(installed: str) -> bool:
@@ -74,17 +68,29 @@ def require(what: str) -> None:
         raise FedgramError(f"{what} needs Flower {VERSION} without {SWITCH}=off; {remedy}")
 
 
-# The SuperLink: its control interface, its handlers, its state.
+class _Token:
+    """Adds the secret of a server's local interface to every request (`gate.py`)."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def intercept(self, context: Any, call_next: Any) -> Any:
+        """Send a request with the secret."""
+        context.request.headers[TOKEN_HEADER] = self._token
+        return call_next(context)
+
+
+# The SuperLink's control interface.
 
 
 class ControlClient:
     """A client of a SuperLink's control interface; its methods raise `httpx.HTTPError`."""
 
-    def __init__(self, address: str, authority: bytes | None) -> None:
+    def __init__(self, address: str, authority: bytes | None, token: str) -> None:
         from flwr.supercore.control import ControlHttpClient
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-        interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+        interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _Token(token)]
         self._client = ControlHttpClient.from_server_address(address, authority is None, authority, interceptors)
 
     def close(self) -> None:
@@ -109,6 +115,17 @@ class ControlClient:
             if error.response.status_code in (400, 409, 412) and "in use" in error.response.text.lower():
                 return None
             raise
+
+    def unregister(self, node: int) -> None:
+        """Refuse a node from now on; nothing happens if it was not registered."""
+        import httpx
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+        try:
+            self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
 
     def start_run(self, app: Path, config: Mapping[str, str]) -> int:
         """Start a run of an app with this configuration; returns the run's number."""
@@ -155,107 +172,23 @@ def _bundle(app: Path) -> bytes:
     return build_fab_from_disk(app)
 
 
-def extend_superlink(middleware: Sequence[Any], restore: Callable[[Any], object] | None) -> None:
-    """Put ASGI middleware before Flower's; call `restore` with the SuperLink's state before the first request."""
-    from flwr.superlink import extensions
-    from starlette.middleware import Middleware
-
-    extensions.get_middleware = lambda: tuple(Middleware(kind) for kind in middleware)
-    if restore is None:
-        return
-    restore_state = restore
-
-    @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        restore_state(app.state.linkstate_factory.state())
-        yield
-
-    extensions.get_lifespan_contexts = lambda: (lifespan,)
+def app_digest(app: Path) -> str:
+    """The digest by which Flower knows an app."""
+    return hashlib.sha256(_bundle(app)).hexdigest()
 
 
-def register_in_memory(state: Any, key: bytes, name: str, node: int | None, heartbeat: float) -> None:
-    """Register a node in a SuperLink's in-memory state under the number it had, if that is known and free.
+def run_server_app(address: str, token: str, authority: str) -> None:
+    """Run the ServerApp of a token with Flower's own process function; `authority` is a path, or ""."""
+    from queue import Queue
 
-    It counts as online until it has had the time for a heartbeat.
-    """
-    from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+    from flwr.supercore.logger import mirror_output_to_queue, restore_output
+    from flwr.superlink.runtime import run_serverapp
 
-    made = state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, heartbeat, name=name)
-    if isinstance(node, int) and node not in state.nodes:
-        info = state.nodes.pop(made)
-        info.node_id = node
-        state.nodes[node] = info
-        state.node_public_key_to_node_id[key] = node
-        state.owner_to_node_ids[NOOP_FLWR_AID] ^= {made, node}
-        made = node
-    state.activate_node(made, heartbeat)
-
-
-def call_handler(handler: Handler, scope: Scope, body: bytes) -> bytes:
-    """The bytes of Flower's answer to a request; raises whatever Flower raises."""
-    from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
-    from starlette.requests import Request
-
-    request = Request({**scope, "state": dict(scope.get("state", {}))})
-    message: Any = PROTOBUF_REQUEST_TYPES["POST", scope["path"]]()
-    message.ParseFromString(body)
-    request.state.protobuf_request = message
-    return bytes(handler(request, message).SerializeToString())
-
-
-def fleet_handlers() -> dict[str, Handler]:
-    """Flower's handlers of the requests that devices make in a round, by path."""
-    from flwr.superlink.dependencies.linkstate import get_linkstate
-    from flwr.superlink.routers.fleet.node_auth import authenticate_node
-    from flwr.superlink.servicer.fleet import fleet_handlers as flower
-
-    def handler(act: Callable[..., Any], *, with_store: bool = False) -> Handler:
-        def handle(request: Any, message: Any) -> Any:
-            authenticate_node(request)
-            state = get_linkstate(request)
-            try:
-                return act(message, state, state.object_store) if with_store else act(message, state)
-            except Exception:
-                if not all(state.get_run_status({run}) for run in _runs(message)):
-                    raise ForgottenRunError from None
-                raise
-
-        return handle
-
-    return {
-        "/v1/fleet/send-node-heartbeat": handler(flower.send_node_heartbeat),
-        "/v1/fleet/pull-messages": handler(flower.pull_messages, with_store=True),
-        "/v1/fleet/pull-object": handler(flower.pull_object),
-        "/v1/fleet/confirm-message-received": handler(flower.confirm_message_received, with_store=True),
-        "/v1/fleet/push-messages": handler(flower.push_messages),
-        "/v1/fleet/push-object": handler(flower.push_object),
-        "/v1/fleet/get-run": handler(flower.get_run),
-        "/v1/fleet/get-fab": handler(flower.get_fab),
-    }
-
-
-def _runs(message: Any) -> set[int]:
-    """The runs that a device's request is about."""
-    own = {int(message.run_id)} if "run_id" in message.DESCRIPTOR.fields_by_name else set()
-    return own | {int(m.metadata.run_id) for m in getattr(message, "messages_list", ())}
-
-
-def runtime_handlers() -> dict[str, Handler]:
-    """Flower's handlers of the requests that the ServerApp makes in a round, by path."""
-    from flwr.supercore.constant import TASK_TOKEN_HEADER
-    from flwr.supercore.dependencies.runtime import get_runtime_handlers, get_runtime_state
-    from flwr.supercore.dependencies.task import authenticate_task
-
-    def handler(name: str) -> Handler:
-        def handle(request: Any, message: Any) -> Any:
-            state = get_runtime_state(request)
-            task = authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), state)
-            return getattr(get_runtime_handlers(request), name)(message, state, task)
-
-        return handle
-
-    names = ("push_messages", "push_object", "pull_messages", "pull_object", "confirm_message_received", "get_nodes")
-    return {f"/v1/runtime/{name.replace('_', '-')}": handler(name) for name in names}
+    lines: Queue[str | None] = Queue()
+    mirror_output_to_queue(lines)
+    certificates = Path(authority).read_bytes() if authority else None
+    run_serverapp(address, lines, token, not authority, certificates, os.getppid(), False)
+    restore_output()
 
 
 # The ServerApp's Grid.
@@ -320,10 +253,10 @@ def restrict_supernode(app: Path, *, poll: float, heartbeat: float) -> None:
     from flwr.supercore.run import RunNotRunningException
 
     loop: Any = import_module("flwr.supernode.start_client_internal")
-    own, read_config = hashlib.sha256(_bundle(app)).digest(), loop.get_fused_config_from_fab
+    own, read_config = app_digest(app), loop.get_fused_config_from_fab
 
     def checked(content: Any, run: Any) -> Any:
-        if hashlib.sha256(content).digest() != own:
+        if hashlib.sha256(content).hexdigest() != own:
             raise RunNotRunningException  # Flower then drops the message
         return read_config(content, run)
 
@@ -333,16 +266,29 @@ def restrict_supernode(app: Path, *, poll: float, heartbeat: float) -> None:
         setattr(import_module(name), "HEARTBEAT_DEFAULT_INTERVAL", heartbeat)  # noqa: B010
 
 
+def prepare_connections(prepare: Callable[[ssl.SSLContext], None]) -> None:
+    """Change the TLS context of the SuperNode of this process before it connects to its server."""
+    module: Any = import_module("flwr.supernode.fleet_http_connection")
+
+    class Client(module.FleetHttpClient):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, verify: Any = True, **options: Any) -> None:
+            if isinstance(verify, ssl.SSLContext):
+                prepare(verify)
+            super().__init__(*arguments, verify=verify, **options)
+
+    module.FleetHttpClient = Client
+
+
 class ClientTasks:
     """The messages of a SuperNode that wait for a process to answer them."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str) -> None:
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
         from flwr.supercore.runtime import RuntimeHttpClient
 
-        interceptors = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+        interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperExec"), _Token(token)]
         self._client = RuntimeHttpClient.from_server_address(address, True, None, interceptors)
         self._request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
 

@@ -1,9 +1,11 @@
 """Starts Flower's two processes, the SuperLink and SuperNodes, with settings that suit a federation.
 
-Both are started through modules of ours (`superlink.py`, `supernode.py`), which restrict them.
+Both are started through modules of ours (`superlink.py`, `supernode.py`), which restrict them. A SuperLink gets a new
+token whenever it starts, in a file that only its user can read: who can read it may give it commands.
 """
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from fedgram.deployment.checks import is_up
 from fedgram.deployment.flower import internals
 from fedgram.deployment.flower.programs import environment, require_flower
 from fedgram.deployment.folder import Folder
+from fedgram.deployment.keys import write_secret
 from fedgram.deployment.store import DeviceStore
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -32,8 +35,15 @@ def start_superlink(folder: Folder, *, host: str, log: IO[bytes] | None = None) 
     if host not in LOOPBACK:
         internals.require(f"serving other machines, on {host},")
     secret = folder.server
-    in_memory = folder.config.in_memory and internals.are_enabled()
-    env = environment(secret / "flwr") | {"FEDGRAM_SERVER": str(secret)}
+    guarded = internals.are_enabled()
+    in_memory = folder.config.in_memory and guarded
+    secret.mkdir(mode=0o700, exist_ok=True)
+    write_secret(folder.token, secrets.token_hex(32).encode())
+    env = environment(secret / "flwr") | {
+        "FEDGRAM_SERVER": str(secret), "FEDGRAM_APP": str(folder.app), "FEDGRAM_TOKEN": str(folder.token),
+        "FEDGRAM_ADDRESS": folder.local_address, "FEDGRAM_REPLY_MB": str(folder.config.reply_mb),
+        "FEDGRAM_AUTHORITY": str(folder.authority) if folder.config.tls else "",
+    }  # fmt: skip
     if in_memory:
         env |= {"FEDGRAM_ADMITTED": str(secret), "FEDGRAM_HEARTBEAT": str(folder.heartbeat)}
     command = [
@@ -41,8 +51,8 @@ def start_superlink(folder: Folder, *, host: str, log: IO[bytes] | None = None) 
         "--host", host, "--port", str(folder.config.port),
         "--database", ":flwr-in-memory:" if in_memory else str(secret / "superlink.db"),
         "--disable-runtime-dependency-installation",
+        "--isolation", "process" if guarded else "subprocess",
     ]  # fmt: skip
-    secret.mkdir(mode=0o700, exist_ok=True)
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -85,7 +95,7 @@ def start_supernode(
     ]  # fmt: skip
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     env = {**environment(home / "flwr"), "FEDGRAM_APP": str(folder.app), "FEDGRAM_POLL": str(folder.config.poll)}
-    env["FEDGRAM_HEARTBEAT"] = str(folder.heartbeat)
+    env |= {"FEDGRAM_HEARTBEAT": str(folder.heartbeat), "FEDGRAM_REVOKED": str(folder.revoked)}
     return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 

@@ -1,6 +1,8 @@
 """Flower's programs, by their public names, and the environment they run in.
 
 Telemetry and update checks are off, nothing is installed at run time, and Flower's home is in the federation's folder.
+What the environment of the caller says about whom a server believes, which interfaces it opens or where secrets of TLS
+are written is not passed on.
 """
 
 import os
@@ -12,6 +14,18 @@ from pathlib import Path
 import fedgram
 from fedgram.core.errors import FedgramError, MissingDependencyError
 
+SCRUBBED = (
+    "FLWR_",
+    "UVICORN_",
+    "FORWARDED_ALLOW_IPS",
+    "WEB_CONCURRENCY",
+    "ROOT_PATH",
+    "SSLKEYLOGFILE",
+    "GRPC_",
+    "OTEL_",
+)
+KEPT = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL",)
+
 
 def require_flower() -> None:
     """Say in one line what to install if Flower is missing."""
@@ -22,8 +36,9 @@ def require_flower() -> None:
 def environment(home: Path) -> dict[str, str]:
     """The environment of Flower's processes."""
     programs, sources = str(Path(sys.executable).parent), str(Path(fedgram.__file__).parents[1])
+    passed_on = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(SCRUBBED)}
     return {
-        **os.environ,
+        **passed_on,
         "FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2"),

@@ -17,17 +17,17 @@ _POLL_SECONDS, _CHILD_POLL_SECONDS = 0.2, 0.02
 
 
 def main() -> None:
-    """Answer the messages of the SuperNode at an address until it ends: worker ADDRESS PARENT."""
-    address, parent = sys.argv[1], int(sys.argv[2])
+    """Answer the messages of the SuperNode at an address until it ends: worker ADDRESS PARENT < TOKEN."""
+    address, parent, token = sys.argv[1], int(sys.argv[2]), sys.stdin.read()
     _load()
-    tasks = internals.ClientTasks(address)
+    tasks = internals.ClientTasks(address, token)
     while os.getppid() == parent:
         try:
-            token = tasks.next()
+            task = tasks.next()
         except Exception:  # the SuperNode is starting, or ending
-            token = ""
-        if token:
-            _run(address, token, parent)
+            task = ""
+        if task:
+            _run(address, task, parent)
         else:
             time.sleep(_POLL_SECONDS)
 

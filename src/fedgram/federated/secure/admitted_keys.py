@@ -42,6 +42,11 @@ class AdmittedKeys:
             raise InvariantError(f"{len(wrong)} of the keys to admit are not public keys")
         return self if len(keys) == len(self.keys) else AdmittedKeys(self.version + 1, tuple(sorted(keys)))
 
+    def without_keys(self, gone: Iterable[bytes]) -> "AdmittedKeys":
+        """The next version, without some keys; the same list if it has none of them."""
+        keys = {*self.keys}.difference(gone)
+        return self if len(keys) == len(self.keys) else AdmittedKeys(self.version + 1, tuple(sorted(keys)))
+
 
 def admitted_from_bytes(content: bytes) -> AdmittedKeys:
     """The list of some bytes; raises `InvariantError` if they are none."""

@@ -28,6 +28,7 @@ def test_a_run_from_before_a_crash_is_not_known(
 
     monkeypatch.setattr(ControlHttpClient, "ListRuns", refuse)
     home = make_folder(tmp_path / "fed", FederationConfig(tls=False, port=free_port()))
+    home.token.write_text("secret")
     if status:
         assert run_status(home, 5) == status
     else:

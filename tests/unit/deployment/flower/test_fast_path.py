@@ -19,7 +19,6 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 
 from fedgram.core.errors import FedgramError
-from fedgram.deployment.flower import fast_path
 from fedgram.deployment.flower.admitted import is_remembered, remember, restore
 from fedgram.deployment.flower.fast_path import FastPath
 from fedgram.deployment.keys import read_private_key, read_public_key, write_device_key
@@ -96,14 +95,13 @@ def link(tmp_path: Path) -> Iterator[Link]:
     made.fast_path.close()
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_a_device_that_is_known_is_answered_at_once(link: Link, parts: int) -> None:
+def test_a_device_that_is_known_is_answered_at_once(link: Link) -> None:
     pull = PullMessagesRequest(node=Node(node_id=77)).SerializeToString()
-    status, body = link.post(PULL, pull, link.headers(), parts)
+    status, body = link.post(PULL, pull, link.headers())
     assert status == 200
     assert not PullMessagesResponse.FromString(body).messages_list
     beat = SendNodeHeartbeatRequest(node=Node(node_id=77), heartbeat_interval=30).SerializeToString()
-    status, body = link.post(BEAT, beat, link.headers(), parts)
+    status, body = link.post(BEAT, beat, link.headers())
     assert SendNodeHeartbeatResponse.FromString(body).success
     assert not link.passed_on
 
@@ -157,16 +155,6 @@ def test_nonsense_and_other_requests_take_the_normal_path(link: Link) -> None:
     for path, body, method in ((PULL, b"\xff" * 9, "POST"), (PULL, b"", "GET"), ("/v1/control/stop-run", b"", "POST")):
         assert link.post(path, body, link.headers(), method=method)[0] == 401
     assert [path for path, _ in link.passed_on] == [PULL, PULL, "/v1/control/stop-run"]
-
-
-def test_of_a_large_request_no_more_is_gathered(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The normal path gets all of it; a request of the largest size allowed is answered."""
-    body = PullMessagesRequest(node=Node(node_id=77)).SerializeToString()
-    monkeypatch.setattr(fast_path, "_MAX_BYTES", len(body))
-    assert link.post(PULL, body, link.headers(), parts=2)[0] == 200
-    monkeypatch.setattr(fast_path, "_MAX_BYTES", 0)
-    assert link.post(PULL, body, link.headers(), parts=len(body))[0] == 401
-    assert link.passed_on == [(PULL, body)]
 
 
 def test_devices_are_restored_under_their_numbers(tmp_path: Path, link: Link) -> None:
