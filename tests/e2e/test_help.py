@@ -254,6 +254,8 @@ def test_the_examples_of_a_federation_run(world: Path, tmp_path: Path, fedgram: 
             [*here, "federation", "admit", "fed", "7", "device-7.pub"], cwd=tmp_path, capture_output=True, text=True
         )
         assert "was admitted before" in refused.stderr
+        do("federation renew fed")
+        do("federation renew fed --revoke --also 10.0.0.5")
     finally:
         for process in reversed(running):
             process.terminate()
@@ -261,6 +263,7 @@ def test_the_examples_of_a_federation_run(world: Path, tmp_path: Path, fedgram: 
             process.wait(30)
     others = {"serve fed --metrics-port 9464", "join fed --data stores/0.sqlite --only-when charging --only-when idle",
               "admit fed 7 device-7.pub", "admit fed 8 fed/nodes/device-8/key.pub",
+              "revoke fed 7", "revoke fed 8",
               "collect fed /mnt/shared", "publish fed lm.fgram --share 0.01 --wait 1",
               "publish fed --rollback --wait 1 --json",
               # tests/e2e/test_live_experiment.py runs experiments
