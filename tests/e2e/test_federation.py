@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from fedgram.automata.model import NGramModel
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
 from fedgram.deployment.checks import check_reachable, is_up
-from fedgram.deployment.federation_devices import masking_of
+from fedgram.deployment.federation_devices import FederationDevices, Servers, masking_of
 from fedgram.deployment.flower.processes import end, start_supernode, wait_until_served
 from fedgram.deployment.flower.programs import environment
 from fedgram.deployment.folder import Folder, open_folder
@@ -28,6 +29,7 @@ from fedgram.deployment.keys import free_port, read_private_key, read_public_key
 from fedgram.deployment.served_fleet import ServedFleet
 from fedgram.deployment.store import open_store
 from fedgram.deployment.waiting import Timeouts
+from fedgram.distill.refit.refit import refit
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.job import Job, find_task
 from fedgram.federated.rounds import RunOptions, run_rounds
@@ -35,6 +37,8 @@ from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.fgram.pack import pack
 from fedgram.fgram.reader import open_model
+from fedgram.privacy.ledger import LEDGER_FILE, Budget, BudgetError, Ledger
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.messages import write_messages
 from fedgram.text.population import open_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
@@ -191,6 +195,7 @@ def test_a_federation_learns_what_one_process_learns(
                 rounds = 1 + 2 + 3  # of unigrams, of FedAvg, and of the refit's passes: pairs, n-grams, longer ones
                 assert (status["rounds_committed"], status["totals"]["reports"]) == (rounds, 3 * rounds)
                 assert {"ngrams.limits", "ngrams.words"} <= status["parts"].keys()
+                a_refit_gets_noise(home, tmp_path, fedgram)
                 models_are_published(home, tmp_path / "models", fedgram, refused)
                 a_task_of_ones_own_runs(home, tmp_path / "own", tmp_path / "users.parquet")
                 a_round_is_tried_again(home, tmp_path / "killed", last, stores / f"{third}.sqlite")
@@ -204,6 +209,30 @@ def test_a_federation_learns_what_one_process_learns(
     for name in told:
         story = [json.loads((tmp_path / workspace / name).read_text()) for workspace in ("federated", "alone")]
         assert without_bytes(story[0]) == without_bytes(story[1])
+
+
+def a_refit_gets_noise(home: Folder, folder: Path, fedgram: Callable[..., Any]) -> None:
+    """Masked counts with noise over Flower: the bits of the simulation, one entry in the ledger, no exact sum kept."""
+    pytest.importorskip("dp_accounting")
+    lines = (folder / "supplement.txt").read_text().lower().split("\n")[:20]
+    model = NGramModel.train(lines, order=2, smoothing="witten-bell")
+    ledger = Ledger.open(home.server / LEDGER_FILE, Budget(2.5, 1e-6))
+    privacy = PrivacyOptions("dp", epsilon=2.0, delta=1e-6, noise_seed=5)
+    counting: dict[str, Any] = {"devices_per_round": 3, "over_selection": 1.0, "grow": 1, "order": 3, "norm": 4.0}
+    devices = FederationDevices(Servers(home), folder / "noised" / "servers")
+    ours = refit(model, devices, privacy=privacy, folder=folder / "noised" / "passes", ledger=ledger, **counting)
+    alone = refit(model, open_population(folder / "users.parquet").train, privacy=privacy, dropout=0.0, **counting)
+    assert [counted["reports"] for counted in ours.counted.passes] == [3, 3]
+    assert np.array_equal(ours.counted.ngrams, alone.counted.ngrams)
+    assert np.array_equal(ours.log_weight, alone.log_weight)
+    kept = {path.name.split("-")[0] for path in (folder / "noised").rglob("*") if path.is_file()}
+    assert not kept & {"call", "sum"}
+    assert not list((folder / "noised" / "passes").glob("pass-*"))
+    spent = fedgram("federation", "status", home.path, "--json")
+    assert spent["epsilon"] == pytest.approx(2.0, rel=1e-6)
+    assert [operation["name"] for operation in spent["privacy"]["operations"]] == ["n-gram counts"]
+    with pytest.raises(BudgetError, match="n-gram counts would exceed the privacy budget"):
+        refit(model, devices, privacy=privacy, seed=1, ledger=ledger, **counting)
 
 
 def models_are_published(home: Folder, folder: Path, fedgram: Callable[..., Any], refused: Callable[..., str]) -> None:

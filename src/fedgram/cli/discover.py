@@ -8,7 +8,15 @@ import click
 
 from fedgram.cli.commands import Command
 from fedgram.cli.console import show, steps, warn
-from fedgram.cli.parameters import json_option, output_option, seed_option, split_option, users_option, whitelist_option
+from fedgram.cli.parameters import (
+    json_option,
+    ledger_options,
+    output_option,
+    seed_option,
+    split_option,
+    users_option,
+    whitelist_option,
+)
 from fedgram.cli.settings import settings_options
 from fedgram.core.storage import atomic_write
 from fedgram.federated.discovery.discover import DiscoveredWords, discover
@@ -37,11 +45,12 @@ from fedgram.text.population import open_population
     "--noise-seed", type=click.IntRange(0),
     help="Draw the noise from this seed, for experiments: the result is repeatable, but not private.",
 )  # fmt: skip
+@ledger_options
 @output_option("Word list to write: one word per line, the most frequent first.")
 @json_option
 def command(
     users: str, whitelist: tuple[str, ...], options: DiscoveryOptions, split: str, seed: int, noise_seed: int | None,
-    output: Path, as_json: bool,
+    ledger: Any, output: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Discover words outside the whitelist on simulated devices, with differential privacy.
 
@@ -56,7 +65,7 @@ def command(
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         randomness = None if noise_seed is None else SeededRandomness(noise_seed)
         found = discover(
-            people.users(split), known, options, seed=seed, randomness=randomness, begin=step.begin
+            people.users(split), known, options, seed=seed, randomness=randomness, ledger=ledger, begin=step.begin
         )  # fmt: skip
     with atomic_write(output) as file:
         file.write("".join(f"{word}\n" for word in found.words).encode())

@@ -248,9 +248,10 @@ def refit_command(
 
 def _figures_of_refit(refitted: RefittedModel) -> dict[str, Any]:
     counted, passes = refitted.counted, refitted.counted.passes
+    sizes = [round(p["bytes_received"] / max(p["reports"], 1)) for p in passes]
     return {
         "reports": [p["reports"] for p in passes], "rounds": [p["rounds"] for p in passes],
-        "bytes_per_report": [round(p["bytes_received"] / max(p["reports"], 1)) for p in passes],
+        **({} if refitted.protection == "dp" else {"bytes_per_report": sizes}),  # they depend on what devices typed
         "words_counted": round(counted.ngrams[: counted.topology.first_arc[1]].sum()),
         "ngrams_counted": counted.topology.arcs, "privacy": refitted.protection,
     }  # fmt: skip

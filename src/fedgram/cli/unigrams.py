@@ -13,6 +13,7 @@ from fedgram.cli.commands import Group
 from fedgram.cli.console import show, steps
 from fedgram.cli.parameters import (
     json_option,
+    ledger_options,
     model_argument,
     output_option,
     output_path,
@@ -24,7 +25,7 @@ from fedgram.cli.parameters import (
     with_suffix,
 )
 from fedgram.cli.settings import settings_options
-from fedgram.core.errors import InputError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.lazy import lazy
 from fedgram.core.storage import atomic_write
 from fedgram.distill.casing.capitalization import Capitalizer, capitalize_unigrams
@@ -32,6 +33,8 @@ from fedgram.federated.collect_unigrams import CollectedUnigrams, UnigramOptions
 from fedgram.federated.convergence import Convergence
 from fedgram.federated.whitelist import read_whitelist
 from fedgram.formats.models import read_model
+from fedgram.privacy.ledger import ledger_facts
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.population import open_population
 from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
 from fedgram.text.vocabulary import SPECIAL
@@ -54,11 +57,15 @@ def group() -> None:
         "fedgram federated unigrams collect --users users.parquet --whitelist whitelist.txt -o U.unigrams",
         "fedgram federated unigrams collect --users users.parquet --whitelist whitelist.txt --clip 100 "
         "--devices-per-round 20 --rounds 4 -o U.unigrams --json",
+        "fedgram federated unigrams collect --users users.parquet --whitelist whitelist.txt --protection dp "
+        "--simulated 1000000 --ledger privacy.json -o U.unigrams",
     ],
 )
 @users_option
 @whitelist_option("Words to count, in lower case, one per line; may be given more than once.")
 @settings_options(UnigramOptions, "options")
+@settings_options(PrivacyOptions, "privacy", without=["min_devices"])
+@ledger_options
 @split_option("train")
 @seed_option
 @click.option(
@@ -69,31 +76,46 @@ def group() -> None:
 @plots_option("Folder for the two figures and their numbers.")
 @json_option
 def collect_command(
-    users: str, whitelist: tuple[str, ...], options: UnigramOptions, split: str, seed: int, capacity: int,
-    output: Path, plots: Path | None, as_json: bool,
+    users: str, whitelist: tuple[str, ...], options: UnigramOptions, privacy: PrivacyOptions, ledger: Any, split: str,
+    seed: int, capacity: int, output: Path, plots: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Count a whitelist's words on simulated devices.
 
-    The collection ends after --rounds, or earlier when every device has taken part as often as it may.
+    The collection ends after --rounds, or earlier when every device has taken part as often as it may. With
+    --protection dp every device counts once, and the sum of all gets noise; otherwise the sums are exact. There is then
+    nothing to draw, as the sums of single rounds are not released.
     """
     began = perf_counter()
+    if privacy.is_dp and plots:
+        raise FedgramError("with --protection dp the sums of single rounds are not known; leave --plots out")
     with steps() as step:
         known = read_whitelist(*whitelist)
         words = len(known) - len(SPECIAL)
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
-        counts = collect_unigrams(people.users(split), known, options, seed=seed, begin=step.begin)
+        counts = collect_unigrams(
+            people.users(split), known, options, privacy=privacy, seed=seed, ledger=ledger, begin=step.begin
+        )  # fmt: skip
         write_unigrams(output, counts)
         convergence = counts.convergence
-        assert convergence is not None  # there is no noise
-        if plots:
+        if plots and convergence:
             _draw(convergence, plots, words, capacity)
     result: dict[str, Any] = {
         "unigrams": str(output), "clip": _shown(options.clip, as_json), "rounds": counts.rounds,
         "reports": counts.clients, **_rounds(counts, masked=options.secure_aggregation), "whitelist": words,
-        "unique": convergence.unique[-1], "z": convergence.z[-1],
-        "moving_average": convergence.moving_average[-1], "seconds": round(perf_counter() - began, 3),
+        **_quality(counts, privacy, ledger), "seconds": round(perf_counter() - began, 3),
     }  # fmt: skip
-    show({**result, "by_round": _by_round(convergence)} if as_json else result, as_json)
+    show({**result, "by_round": _by_round(convergence)} if as_json and convergence else result, as_json)
+
+
+def _quality(counts: CollectedUnigrams, privacy: PrivacyOptions, ledger: Any) -> dict[str, Any]:
+    """How many words were found and how far they converged; with noise, what it cost."""
+    found = counts.convergence
+    if found is not None:
+        return {"unique": found.unique[-1], "z": found.z[-1], "moving_average": found.moving_average[-1]}
+    facts = ledger_facts(ledger, privacy.delta)
+    real = {"real_epsilon": facts["real_epsilon"]} if facts["simulated"] else {}
+    spent = {name: facts[name] for name in ("epsilon", "delta", "zcdp", "simulated")}
+    return {"unique": len(counts.frequency()), "generator": privacy.randomness.name, **spent, **real}
 
 
 def _rounds(counts: CollectedUnigrams, *, masked: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ what it belongs to. It is written whole or not at all and carries a checksum. Wo
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,18 @@ def read_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> tuple[int, Rec
         remedy = "use the same settings, name another file or folder, or remove it"
         raise OtherWorkError(path, f"was made with other settings: {', '.join(differ)}", remedy=remedy)
     return int(number), Record(fields, artefact.arrays)
+
+
+def made_once(path: Path | None, make: Callable[[], Record], belongs_to: Mapping[str, Any]) -> Record:
+    """What `make` makes, kept in a file: after an interruption it is read, not made again. Without a path, made anew.
+
+    For what must not be made twice, such as the noise of a sum: two sums with different noise show more than one.
+    """
+    if path is None:
+        return make()
+    if not path.exists():
+        write_checkpoint(path, 0, make(), belongs_to)
+    return read_checkpoint(path, belongs_to)[1]
 
 
 def _plain(description: Mapping[str, Any]) -> dict[str, Any]:

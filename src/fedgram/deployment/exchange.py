@@ -14,7 +14,7 @@ killed before it commits the round, it finds the sum in the folder when it resum
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,18 @@ class Exchange:
         return self.folder.glob(f"{kind}-{self._job}-{which}")
 
     def close(self, *, completed: bool, paused: bool = False) -> None:
-        """Mark the job as over: completed, or given up by the run; or paused, until the run opens it again."""
+        """Mark the job as over: completed, or given up by the run; or paused, until the run opens it again.
+
+        Of a completed job, calls and sums are deleted: the run has committed what it needs of them, perhaps with noise.
+        """
         self._write(DONE, b"completed" if completed else b"paused" if paused else b"")
+        if completed:
+            self._delete((*self.folder.glob("call-*"), *self.folder.glob("sum-*")))
+
+    @staticmethod
+    def _delete(paths: Iterable[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
 
     @property
     def is_done(self) -> bool:
@@ -190,13 +200,11 @@ class Exchange:
         arrays: dict[str, NDArray[Any]] = {f"broadcast.{n}": a for n, a in call.broadcast.arrays.items()}
         write_artefact(self.folder / f"call-{name}", Artefact(CALL, VERSION, fields, {**arrays, "order": call.order}))
         old_sums = (path for path in self._own("sum") if path.name < f"sum-{self._job}-{call.number:06d}")
-        for old in (*(path for path in self._own("call") if path.name != f"call-{name}"), *old_sums):
-            old.unlink(missing_ok=True)
+        self._delete((*(path for path in self._own("call") if path.name != f"call-{name}"), *old_sums))
 
     def withdraw(self) -> None:
         """Withdraw the call."""
-        for path in self._own("call"):
-            path.unlink(missing_ok=True)
+        self._delete(list(self._own("call")))
 
     def next_call(self) -> tuple[str, RoundCall] | None:
         """A call without an answer, and its name."""

@@ -1,7 +1,7 @@
 """Collecting word frequencies from devices: the operation behind the command, the stage of a run, and the library."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +11,12 @@ import numpy as np
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
 from fedgram.core.settings import AtLeastOne, Between, Limit, chosen, setting
+from fedgram.core.storage import Record
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.convergence import Convergence, measure_convergence
 from fedgram.federated.devices import Devices, as_devices
 from fedgram.federated.job import Job
+from fedgram.federated.one_event import OneEvent
 from fedgram.federated.rounds import Progress
 from fedgram.federated.run_task import by_round, run_job
 from fedgram.federated.unigram_collection import UnigramTask
@@ -27,6 +29,7 @@ from fedgram.text.unigrams import UnigramCounts
 from fedgram.text.vocabulary import SPECIAL, Vocabulary
 
 _OPERATION = "unigrams"  # its name in a ledger
+_SUMS = "rounds"  # folder of the sums without noise
 _VISIBLE = 3.0  # standard deviations of noise, below which a word counts as not typed
 
 
@@ -106,24 +109,28 @@ def _with_noise(
     if population is None:
         raise FedgramError("noise needs the number of devices, which is not known; name it with --simulated")
     task = UnigramTask(words, clip=options.clip, norm=max(sqrt(population), 1.0))
-    job = Job(task, seed, participations=1)
-    stands_for, randomness, run_name = privacy.stands_for(devices.count), privacy.randomness, job.digest[:16]
-    ledger.plan(_OPERATION, privacy.event, run=run_name, generator=randomness.name, stands_for=stands_for)
-    ledger.spend(_OPERATION, 1, run=run_name)
-    advance = begin("Collecting unigrams with noise", devices.count, unit="devices")
-    run = run_job(
-        job, devices, options, rounds=None, folder=folder,
-        tell=lambda event, about: advance(about["reports"]) if event == "round summed" else None,
-    )  # fmt: skip
-    exact = task.counts(run.state)
+    job, stands_for = Job(task, seed, participations=1), privacy.stands_for(devices.count)
+    event = OneEvent(folder, {"job": job.digest, "privacy": asdict(privacy)})
+    event.enter(ledger, _OPERATION, privacy.event, privacy.randomness, stands_for=stands_for)
     most = task.bounds.norms[-1].most(len(words), 1.0, task.bits)
     deviation = privacy.event.multiplier * most / stands_for
-    noise = gaussian_noise(len(words), deviation * 2.0**task.bits, randomness, _OPERATION)
-    noisy = exact.weight + np.ldexp(noise.astype(np.float64), -task.bits)
+
+    def released() -> Record:
+        advance = begin("Collecting unigrams with noise", devices.count, unit="devices")
+        run = run_job(
+            job, devices, options, rounds=None, folder=folder / _SUMS if folder else None,
+            tell=lambda event, about: advance(about["reports"]) if event == "round summed" else None,
+        )  # fmt: skip
+        noise = gaussian_noise(len(words), deviation * 2.0**task.bits, privacy.randomness, _OPERATION)
+        noisy = task.counts(run.state).weight + np.ldexp(noise.astype(np.float64), -task.bits)
+        return Record.joined(counts=Record({}, {"noisy": noisy}), progress=run.progress.save())
+
+    found = event.release("released", released, sums=_SUMS)
+    noisy, progress = found.arrays["counts.noisy"], Progress.load(found.part("progress"))
     weight = np.where(noisy > _VISIBLE * deviation, noisy, 0.0)
     if not weight.any():
         raise FedgramError(
             f"the noise hides all words (its standard deviation is {deviation:,.0f} occurrences); use a larger "
             "population, a larger epsilon, or another protection"
         )
-    return CollectedUnigrams(words, weight, exact.clients, exact.rounds, exact.clip, None, run.progress)
+    return CollectedUnigrams(words, weight, progress.tally.reports, progress.round, options.clip, None, progress)

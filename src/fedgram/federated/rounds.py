@@ -232,7 +232,8 @@ class _Loop(Generic[State]):
     def _stored(self) -> Checkpoints:
         assert self.checkpointing is not None
         about = {**_description(self.job, self.options), **self.checkpointing.belongs_to}
-        return Checkpoints(self.checkpointing.folder, about)
+        # with noise that cannot be drawn again, no round is repeated from an earlier checkpoint
+        return Checkpoints(self.checkpointing.folder, about, kept=1 if self.mechanism.commits_every_round else 2)
 
     def commit(self, *, again: bool = False) -> None:
         """Write a checkpoint of the rounds since the last one; with `again`, even if there are none."""

@@ -243,6 +243,9 @@ class RunConfig(Settings):
             if isinf(training.update_norm) and training.noise == "none" and (name == "words" or self.pieces.use):
                 problem = "must be finite with protection dp: it limits what one device can change"
                 raise SettingError(f"{name}.training.update_norm", problem)
+        if self.privacy.is_dp and self.trained and not self.privacy.networks_share:
+            problem = "must be greater than 0 with protection dp, unless networks come from elsewhere (words.network)"
+            raise SettingError("privacy.networks_share", problem)
 
     @property
     def trained(self) -> int:

@@ -1,5 +1,8 @@
 """The stage in which devices count n-grams: the federated refit of the network of words. Beyond the paper."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedgram.automata.budget import Budget
 from fedgram.distill.refit.refit import RefitOptions
 from fedgram.distill.refit.refit import refit as refit_model
@@ -30,8 +33,15 @@ def refit(
     counted, passes = model.counted, model.counted.passes
     ngrams = {"prior": prior, "uncased": model.uncased, "cased": model}
     write_json(work.write("refit.json"), {
-        "passes": [{**p, "bytes_per_report": round(p["bytes_received"] / max(p["reports"], 1))} for p in passes],
+        "passes": [told_of_pass(counted, privacy) for counted in passes],
         "words_counted": round(counted.ngrams[: counted.topology.first_arc[1]].sum()),
         "ngrams_counted": counted.topology.arcs,
         "ngrams": {name: model.topology.arcs for name, model in ngrams.items()}, **ledger_entries(ledger),
     })  # fmt: skip
+
+
+def told_of_pass(counted: Mapping[str, Any], privacy: PrivacyOptions) -> dict[str, Any]:
+    """What is told of a pass. With dp, no sizes in bytes: how long a report is depends on what its device typed."""
+    if privacy.is_dp:
+        return {name: value for name, value in counted.items() if not name.startswith("bytes")}
+    return {**counted, "bytes_per_report": round(counted["bytes_received"] / max(counted["reports"], 1))}

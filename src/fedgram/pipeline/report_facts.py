@@ -9,7 +9,7 @@ from fedgram.distill.refit.refit import RefitOptions
 from fedgram.pipeline.baseline_stage import NOT_PRUNED
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_names import BASELINE, FINAL, MIXED, POOLED
-from fedgram.privacy.ledger import Entry, Ledger, ledger_facts, operations_in_words, total_in_words
+from fedgram.privacy.ledger import Budget, Entry, Ledger, ledger_facts, operations_in_words, total_in_words
 from fedgram.privacy.options import PrivacyOptions
 from fedgram.report.published import LANGUAGES
 from fedgram.training.options import FedAvgOptions
@@ -172,6 +172,11 @@ def privacy(config: RunConfig, told: Told) -> dict[str, Any]:
         facts["refit"] = _counted_ngrams(config.refit, config.privacy, told["refit"])
     if config.baselines.pooled:
         facts["pooled baselines"] = "trained on the train users' text, only for comparison"
+    if config.privacy.is_dp and not config.population.is_on_devices:
+        facts["outside the account"] = (
+            "Table 1, Figure 4's networks that are not distilled, and models of pooled text: they use the train users' "
+            "text without noise, only for comparison, and only a simulation can make them"
+        )
     return facts
 
 
@@ -193,7 +198,8 @@ def _noise(config: RunConfig, told: Told) -> dict[str, str]:
         if config.population.is_on_devices:
             unused = "no noise was added; sums are masked if the federation says so (masked_with in federation.toml)"
         return {"noise, secure aggregation": unused}
-    found = ledger_facts(Ledger.of(entries.values()), config.privacy.delta)
+    budget = Budget(config.privacy.epsilon, config.privacy.delta) if config.privacy.is_dp else None
+    found = ledger_facts(Ledger.of(entries.values(), budget), config.privacy.delta)
     lines = {f"noise: {name}": line for name, line in operations_in_words(found).items()}
     return {"privacy spent, per user": total_in_words(found), **lines}
 
@@ -205,14 +211,15 @@ def _norm(training: FedAvgOptions) -> str:
 def _counted_ngrams(config: RefitOptions, privacy: PrivacyOptions, told: Told) -> str:
     """What devices send in the refit, and what the result may reveal."""
     passes = told["passes"]
-    per_report = ", ".join(f"{p['bytes_per_report'] / 1000:,.1f}" for p in passes)
+    sizes = [p["bytes_per_report"] / 1000 for p in passes if "bytes_per_report" in p]
+    per_report = f", {', '.join(f'{size:,.1f}' for size in sizes)} KB per report" if sizes else ""
     text = f"in {len(passes)} passes, each device sends "
     if config.pairs and not privacy.is_dp:
         text += "marks in a sketch of its word pairs, and "
     text += "counts of n-grams that the server proposes, " + (
         "scaled to a limit on their norm" if privacy.is_dp else _count_limits(config)
     )
-    text += f"; {passes[-1]['reports']:,} devices, {per_report} KB per report; "
+    text += f"; {passes[-1]['reports']:,} devices{per_report}; "
     return (
         text
         + {

@@ -22,7 +22,7 @@ from fedgram.federated.job import Job
 from fedgram.federated.mechanism import Account, NoisySums
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import Ranks
-from fedgram.privacy.accounting import Event
+from fedgram.privacy.accounting import Event, compose
 from fedgram.privacy.blt import Participation
 from fedgram.privacy.ledger import Ledger
 from fedgram.privacy.mechanisms import BltSums, GaussianSums, SumNoise
@@ -119,8 +119,15 @@ class NoisePlan:
 
 
 def with_noise(options: FedAvgOptions, privacy: PrivacyOptions, population: int | None) -> FedAvgOptions:
-    """The options with as much BLT noise as this privacy needs; options that ask for noise themselves stay."""
-    if not privacy.is_dp or options.noise != "none":
+    """The options with as much BLT noise as this privacy needs; noise that they ask for themselves must be enough."""
+    if not privacy.is_dp:
+        return options
+    if options.noise != "none":
+        plan = NoisePlan.of(options, population)
+        assert plan is not None
+        if (cost := compose([plan.event], privacy.delta).epsilon) > privacy.epsilon * (1 + 1e-6):
+            share = f"costs ε = {cost:.4g} at δ = {privacy.delta:g}, more than its share, {privacy.epsilon:.4g}"
+            raise SettingError("noise_multiplier", f"{share}; use more noise, or noise = 'none' to have it computed")
         return options
     noisy = replace(
         options, noise="blt", noise_multiplier=1.0, weighting="uniform", simulated=privacy.simulated,

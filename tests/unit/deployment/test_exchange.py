@@ -212,4 +212,5 @@ def test_sums_of_a_completed_run_are_no_business_of_the_next(tmp_path: Path) -> 
     again, _ = sides(tmp_path)
     assert isinstance(again.sum_of(CALL), RoundSum)  # the run was killed
     again.close(completed=True)
+    assert not [*tmp_path.glob("call-*"), *tmp_path.glob("sum-*")]  # the noise of privacy is added after them
     assert sides(tmp_path)[0].sum_of(CALL) is None

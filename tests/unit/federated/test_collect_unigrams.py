@@ -1,5 +1,6 @@
 """Collecting U from devices: the formula by hand, and how often a device takes part."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,24 @@ def test_noise_is_added_once_to_the_sum_of_all_devices() -> None:
     assert ledger.spent(1e-6).epsilon == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(BudgetError, match="would exceed"):
         collect_unigrams(users, words[:9], privacy=privacy, ledger=ledger, **EVERYBODY)
+
+
+def test_the_noise_of_a_collection_is_drawn_once_and_its_exact_sums_are_removed(tmp_path: Path) -> None:
+    """The mean of many releases would be the sum itself, while the ledger counts one."""
+    users = population_from_messages([(f"u{i:03d}", "yes no", "train") for i in range(60)]).train
+    privacy, ledger = PrivacyOptions("dp", epsilon=8.0, delta=1e-6, simulated=1_000_000), Ledger()
+    settings: dict[str, Any] = {**EVERYBODY, "devices_per_round": 30}
+    found = [
+        collect_unigrams(users, ["yes", "no"], privacy=privacy, ledger=ledger, folder=tmp_path, **settings)
+        for _ in range(3)
+    ]
+    assert found[0].weight.tolist() == found[1].weight.tolist() == found[2].weight.tolist()
+    assert [c.clients for c in found] == [60] * 3
+    assert len(ledger.entries) == 1
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["released", "run"]
+    again = collect_unigrams(users, ["yes", "no"], privacy=privacy, ledger=ledger, **settings)
+    assert again.weight.tolist() != found[0].weight.tolist()
+    assert len(ledger.entries) == 2
 
 
 def test_noise_that_hides_everything_is_an_error_that_says_so(people: Population) -> None:

@@ -25,6 +25,7 @@ from fedgram.federated.job import Job
 from fedgram.federated.rounds import RunOptions
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Total, device_stream
+from fedgram.privacy.ledger import Budget, BudgetError, Ledger
 from fedgram.privacy.noise import SeededRandomness
 from fedgram.text.population import Population, population_from_messages
 from fedgram.text.vocabulary import Vocabulary
@@ -220,7 +221,8 @@ def test_an_interrupted_collection_resumes(tmp_path: Path, monkeypatch: pytest.M
     class Stopped(BaseException):
         pass
 
-    settings: dict[str, Any] = {**LOW_NOISE, "devices_per_round": 9, "folder": tmp_path}
+    ledger = Ledger()
+    settings: dict[str, Any] = {**LOW_NOISE, "devices_per_round": 9, "folder": tmp_path, "ledger": ledger}
     plain, asked = InRounds.run, list[PrefixLevel]()
 
     def interrupted(self: InRounds, task: PrefixLevel, **more: Any) -> LevelSum:
@@ -239,8 +241,25 @@ def test_an_interrupted_collection_resumes(tmp_path: Path, monkeypatch: pytest.M
     again = discover(SimulatedDevices(PEOPLE.train), WHITELIST, **settings)
     assert same(result, again)
     assert len(asked) == count
+    assert not list(tmp_path.glob("level-*"))  # the sums without noise
+    assert [(entry.name, entry.spent) for entry in ledger.entries] == [("discovery", 1)]
+    assert ledger.spent(LOW_NOISE["delta"]).epsilon == pytest.approx(LOW_NOISE["epsilon"], rel=1e-6)
     with pytest.raises(OtherWorkError, match="epsilon"):
         discover(SimulatedDevices(PEOPLE.train), WHITELIST, **{**settings, "epsilon": 61})
+
+
+@pytest.mark.parametrize("method", ["tree", "triehh"])
+def test_a_discovery_beyond_the_budget_asks_nobody(method: str) -> None:
+    options: dict[str, Any] = {"method": method, "epsilon": 60.0, "delta": 1e-3, "levels": 4}
+    asked: list[str] = []
+
+    def begin(what: str, *_: object, **__: object) -> Any:
+        asked.append(what)
+        return lambda *_: None
+
+    with pytest.raises(BudgetError, match="discovery would exceed"):
+        discover(PEOPLE.train, WHITELIST, **options, ledger=Ledger(budget=Budget(59.0, 1e-3)), begin=begin)
+    assert not asked
 
 
 def test_TrieHH_must_know_the_number_of_devices(tmp_path: Path) -> None:

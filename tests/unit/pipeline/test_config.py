@@ -16,6 +16,7 @@ from fedgram.core.toml_config import digest, from_table, known_keys, to_toml
 from fedgram.neural.model import PRESETS
 from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsSection, WordsPreset, read_run_config
 from fedgram.pipeline.estimates import estimate_seconds
+from fedgram.privacy.accounting import compose
 from fedgram.training.plan import TrainingPlan
 
 
@@ -42,6 +43,20 @@ def test_a_device_counts_once_and_moves_the_model_by_so_much_unless_told() -> No
     config = RunConfig()
     assert config.unigrams.participations == 1
     assert config.words.training.update_norm == TrainingPlan().update_norm == 1.0
+
+
+def test_the_shares_of_all_operations_compose_to_the_budget() -> None:
+    pytest.importorskip("dp_accounting")
+    privacy = from_table({"privacy": {"protection": "dp", "epsilon": 2.0, "delta": 1e-7}}, RunConfig).privacy
+    parts = [privacy.of_unigrams, privacy.of_network(2), privacy.of_network(2), privacy.of_ngrams]
+    assert compose([part.event for part in parts], 1e-7).epsilon == pytest.approx(2.0, rel=1e-6)
+
+
+def test_networks_cannot_be_trained_with_no_part_of_the_budget() -> None:
+    given = '[privacy]\nprotection = "dp"\nnetworks_share = 0\n'
+    assert "networks_share must be greater than 0" in refused(given)
+    elsewhere = '[words]\nnetwork = "R_W.safetensors"\n[pieces]\nuse = false\n'
+    assert from_table(tomllib.loads(given + elsewhere), RunConfig).trained == 0
 
 
 def test_values_and_their_types() -> None:

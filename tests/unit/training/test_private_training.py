@@ -29,9 +29,10 @@ from fedgram.federated.watch import Unwatched
 from fedgram.privacy.accounting import compose
 from fedgram.privacy.blt import Blt, Participation, sensitivity
 from fedgram.privacy.ledger import Budget, BudgetError, Ledger
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.training.fedavg_device import LOSS, TARGETS, UNCLIPPED
 from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging
-from fedgram.training.noise_plan import NoisePlan
+from fedgram.training.noise_plan import NoisePlan, with_noise
 from fedgram.training.options import FedAvgOptions
 from fedgram.training.plan import TrainingPlan
 from fedgram.training.train_federated import train_federated
@@ -285,6 +286,18 @@ def test_a_simulated_population_has_less_noise_and_says_so() -> None:
     found = train_federated(a_network(), population(), options, compute=ONE).history["privacy"]
     assert found["simulated"]
     assert found["real_epsilon"] > 100 * found["epsilon"]
+
+
+def test_noise_fills_a_share_of_the_budget_and_noise_of_ones_own_must_be_enough() -> None:
+    privacy, plain = PrivacyOptions("dp", epsilon=2.0, delta=1e-6), FedAvgOptions(rounds=50, devices_per_round=10)
+    noisy = with_noise(plain, privacy, 1000)
+    plan = NoisePlan.of(noisy, 1000)
+    assert plan is not None
+    assert compose([plan.event], 1e-6).epsilon == pytest.approx(2.0, rel=1e-6)
+    assert with_noise(noisy, privacy, 1000) == noisy
+    with pytest.raises(FedgramError, match="more than its share, 2; use more noise"):
+        with_noise(replace(noisy, noise_multiplier=0.9 * noisy.noise_multiplier), privacy, 1000)
+    assert with_noise(plain, PrivacyOptions("threshold"), 1000) == plain
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 Devices first mark pairs of words in a sketch, from which the server learns those that several devices have. Then they
 count the n-grams of a model and these pairs, and in further passes the longer n-grams that became likely. In each pass
-a device takes part at most once, and no n-gram is counted twice. What the server may use of the counts, and which
-n-grams join the model, is decided by a `CountRelease`.
+a device takes part at most once, and no n-gram is asked for twice, not even one of which nothing was released: the
+noise of differential privacy is measured for one answer. What the server may use of the counts, and which n-grams join
+the model, is decided by a `CountRelease`.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgram.automata.build import NGramTopology, ngrams_of, topology_from_ngrams
 from fedgram.automata.counting import express_on
 from fedgram.automata.model import NGramModel, renormalize
 from fedgram.automata.prune import closed_under_parents, subtopology, with_parents_only
-from fedgram.automata.topology import Topology
+from fedgram.automata.topology import Topology, ngram_matrix
 from fedgram.core.arrays import BoolArray, FloatArray, Ragged
-from fedgram.core.checkpoint import read_checkpoint, write_checkpoint
 from fedgram.core.progress import Begin, silent
 from fedgram.core.random import stream_key
 from fedgram.core.storage import Record
@@ -32,9 +33,11 @@ from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.devices import Devices
 from fedgram.federated.job import Job
+from fedgram.federated.one_event import OneEvent
 from fedgram.federated.run_task import run_job
 from fedgram.federated.task import FederatedTask, State
-from fedgram.privacy.noise import Randomness
+
+HashArray = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +84,22 @@ class Passes:
         self._belongs_to = belongs_to or {}
         self.reports: list[Mapping[str, Any]] = []
 
-    def run_name(self, randomness: Randomness) -> str:
-        """A random name for these passes, the same after an interruption."""
-        drawn = Record({"name": f"{int(randomness.words(1, 'refit')[0]):016x}"})
-        return str(self._once("run", lambda: drawn).fields["name"])
+    @property
+    def event(self) -> OneEvent:
+        """These passes as one event of privacy."""
+        return OneEvent(self._folder, self._belongs_to)
 
     def released(self, make: Callable[[], Released]) -> Released:
-        """What is released of the last pass; after an interruption the same, so that no noise is drawn twice."""
-        number = len(self.reports) - 1
-        found = self._once(f"released-{number}", lambda: Record({}, make()._asdict())).arrays
-        return Released(**{name: found[name] for name in Released._fields})
+        """What `make` releases of one more pass; after an interruption the same, so that no noise is drawn twice."""
+        number = len(self.reports)
 
-    def _once(self, name: str, make: Callable[[], Record]) -> Record:
-        """What was made before an interruption, or is made now and kept."""
-        if self._folder is None:
-            return make()
-        path = self._folder / name
-        if not path.exists():
-            write_checkpoint(path, 0, make(), self._belongs_to)
-        return read_checkpoint(path, self._belongs_to)[1]
+        def kept() -> Record:
+            found = make()
+            return Record({"report": dict(self.reports[number])}, found._asdict())
+
+        record = self.event.release(f"released-{number}", kept, sums=f"pass-{number}")
+        self.reports[number:] = [record.fields["report"]]
+        return Released(**{name: record.arrays[name] for name in Released._fields})
 
     @property
     def choice(self) -> int:
@@ -160,11 +160,29 @@ class _Counted:
     def kept(self) -> "_Counted":
         """The same without what may not be in the model, and without what would bring such a part with it."""
         t = self.topology
-        keep = with_parents_only(t, self.stays | closed_under_parents(t, self.visible))
-        return _Counted(subtopology(t, keep), *(getattr(self, name)[keep] for name in _BY_ARC))
+        return self._only(with_parents_only(t, self.stays | closed_under_parents(t, self.visible)))
+
+    def _only(self, keep: BoolArray) -> "_Counted":
+        return _Counted(subtopology(self.topology, keep), *(getattr(self, name)[keep] for name in _BY_ARC))
+
+    def without(self, answered: HashArray) -> "_Counted":
+        """The same without n-grams that were proposed again, after devices had answered for them."""
+        again = ~self.counted & np.isin(ngram_hashes(self.topology), answered)
+        self.counted |= again  # so that nobody asks for them, even if another n-gram needed them
+        return self._only(closed_under_parents(self.topology, ~again))
 
 
 _BY_ARC = ("ngrams", "deviation", "counted", "own", "stays", "visible")
+
+
+def ngram_hashes(topology: Topology) -> HashArray:
+    """A number for the n-gram of every arc, the same on every topology over the same words."""
+    matrix, _ = ngram_matrix(topology)
+    hashes = np.zeros(topology.arcs, np.uint64)
+    for word in matrix.T:
+        mixed = (hashes ^ (word + 1).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        hashes = np.where(word >= 0, mixed ^ (mixed >> np.uint64(29)), hashes)
+    return hashes
 
 
 def _likely(model: NGramModel, state: _Counted) -> FloatArray:
@@ -173,6 +191,11 @@ def _likely(model: NGramModel, state: _Counted) -> FloatArray:
         return state.ngrams
     wide = express_on(renormalize(model), state.topology)
     return trusted_counts(wide, state.ngrams, state.deviation).ngrams
+
+
+def _count(passes: Passes, release: CountRelease, number: int, asked: AskedNGrams) -> Released:
+    """One pass, and what may be used of it."""
+    return release.release(number, asked, passes.run(release.task(asked, passes.choice), "n-grams", asked.size))
 
 
 def count_on_devices(
@@ -192,16 +215,16 @@ def count_on_devices(
         pairs = finder.found(passes.run(finder, "pairs"), least=release.part_devices, most=growth.most)
         rows = Ragged.concatenate([ngrams_of(model.topology), pairs])
         state = state.on(topology_from_ngrams(rows, words, open_vocabulary=model.has_unknown))
+    answered = np.zeros(0, np.uint64)  # hashes of all n-grams that devices were asked for
     for number in range(growth.passes + 1):
         asked = AskedNGrams(state.topology, model.vocabulary, ~state.counted)
         if not asked.size:
             break
-        sums = passes.run(release.task(asked, passes.choice), "n-grams", asked.size)
-        release_pass = partial(release.release, number, asked, sums)
-        found = passes.released(release_pass) if release.draws_noise else release_pass()
-        state.take(asked.asked, found)
+        answered = np.union1d(answered, ngram_hashes(state.topology)[asked.asked])
+        count = partial(_count, passes, release, number, asked)
+        state.take(asked.asked, passes.released(count) if release.draws_noise else count())
         state = state.kept()
         if number < growth.passes:
             parts = release.parts(state.stays, state.visible)
-            state = state.on(propose(state.topology, _likely(model, state), parts, words, growth))
+            state = state.on(propose(state.topology, _likely(model, state), parts, words, growth)).without(answered)
     return CountedNGrams(state.topology, state.ngrams, state.deviation, tuple(passes.reports))

@@ -6,6 +6,7 @@ model to the counts, with the distilled model as the prior (`count_fit.py`), and
 uncased words; a cased model gets its capitals back afterwards.
 """
 
+import shutil
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from pathlib import Path
@@ -154,10 +155,15 @@ def refit(
         plan = options.counting(privacy, devices.count)
         passes = Passes(devices, options, seed=seed, folder=folder, belongs_to=described, begin=begin)
         if privacy.is_dp:
-            _spend(ledger or Ledger(), privacy, passes.run_name(privacy.randomness), devices.count)
+            passes.event.enter(
+                ledger or Ledger(), "n-gram counts", privacy.event, privacy.randomness,
+                stands_for=privacy.stands_for(devices.count),
+            )  # fmt: skip
         counted = count_on_devices(prior, passes, plan, known)
         if counts is not None:
             write_counted(counts, counted, described)
+            if folder is not None:  # the sums of passes also have n-grams that may not be used
+                shutil.rmtree(folder, ignore_errors=True)
     begin("Refitting")
     wide = fit_to_counts(prior, counted, Prior(visits=options.prior), max_ngrams=_ROOM * budget.max_ngrams)
     uncased = result = budget.within(wide, expected_histories=True)
@@ -179,15 +185,6 @@ def public_ngrams(model: NGramModel, public: NGramModel | None) -> BoolArray:
     rows = [ngrams_of(model.topology), Ragged(ids[ngrams.values], ngrams.offsets)]
     arc = topology_from_ngrams(Ragged.concatenate(rows), len(model.vocabulary)).arc
     return np.isin(arc[: len(rows[0])], arc[len(rows[0]) :])
-
-
-def _spend(ledger: Ledger, privacy: PrivacyOptions, run: str, devices: int | None) -> None:
-    """Record the counts of all passes, one Gaussian event, before the first pass begins."""
-    ledger.plan(
-        "n-gram counts", privacy.event, run=run, generator=privacy.randomness.name,
-        stands_for=privacy.stands_for(devices),
-    )  # fmt: skip
-    ledger.spend("n-gram counts", 1, run=run)
 
 
 def _digest(users: Users | Devices) -> str | None:

@@ -26,10 +26,14 @@ from fedgram.federated.discovery.options import DiscoveryOptions
 from fedgram.federated.discovery.passes import AtOnce, InRounds, Passes
 from fedgram.federated.discovery.prefix_level import Collection, PrefixLevel
 from fedgram.federated.discovery.triehh import plan_voting
+from fedgram.federated.one_event import OneEvent
 from fedgram.federated.whitelist import as_whitelist
+from fedgram.privacy.ledger import Ledger
 from fedgram.privacy.noise import Randomness, SystemRandomness
 from fedgram.text.population import Users
 from fedgram.text.vocabulary import Vocabulary
+
+_OPERATION = "discovery"  # its name in a ledger
 
 
 class LevelReport(NamedTuple):
@@ -90,6 +94,7 @@ def discover(
     seed: int = 0,
     randomness: Randomness | None = None,
     folder: Path | None = None,
+    ledger: Ledger | None = None,
     begin: Begin = silent,
     **settings: Any,
 ) -> DiscoveredWords:
@@ -105,6 +110,7 @@ def discover(
         seed: Of the choice of words on devices.
         randomness: The source of the noise and of TrieHH's batches; by default, the operating system.
         folder: For checkpoints; an interrupted collection resumes from there, and no sum gets noise twice.
+        ledger: Where privacy spent on these users is recorded, and their budget.
         begin: Progress callback.
     """
     options = chosen(DiscoveryOptions, options, settings)
@@ -112,7 +118,10 @@ def discover(
     collection = _collection(as_whitelist(whitelist), options, seed)
     rule, tree = _rule(options, devices.count, source), _Tree(0)
     if devices.count is None or rule.can_find(devices.count):
-        passes, stored = _passes(users, collection, options, folder, begin), _checkpoints(folder, collection, options)
+        about = {**asdict(options), "known": collection.known.digest, "choice": collection.choice}
+        OneEvent(folder, about).enter(ledger or Ledger(), _OPERATION, rule.event, source)
+        passes = _passes(users, collection, options, folder, begin)
+        stored = Checkpoints(folder / "levels", about, kept=1) if folder else None  # no level is released twice
         most = options.max_candidates // len(collection.alphabet)
         tree = _Levels(collection, rule, passes, stored, most).run(source)
     return _result(rule, collection, devices.count, tree)
@@ -146,13 +155,6 @@ def _passes(
     return InRounds(as_devices(users), options, folder, step)
 
 
-def _checkpoints(folder: Path | None, collection: Collection, options: DiscoveryOptions) -> Checkpoints | None:
-    if folder is None:
-        return None
-    about = {**asdict(options), "known": collection.known.digest, "choice": collection.choice}
-    return Checkpoints(folder / "levels", about)
-
-
 @dataclass(frozen=True, slots=True)
 class _Levels:
     """The levels of a collection. Checkpoints hold only what was released, so resuming reveals nothing more."""
@@ -172,6 +174,7 @@ class _Levels:
         while tree.prefixes and len(tree.levels) < self.collection.levels:
             self._grow(tree)
             self._write(tree)
+            self.passes.forget(len(tree.levels) - 1)
         return tree
 
     def _grow(self, tree: _Tree) -> None:

@@ -16,6 +16,7 @@ from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.federated.discovery.options import DiscoveryOptions
 from fedgram.federated.discovery.prefix_level import PrefixLevel
 from fedgram.federated.discovery.triehh import Voting
+from fedgram.privacy.accounting import Approximate, Event, Gaussian
 from fedgram.privacy.gaussian import multiplier_for
 from fedgram.privacy.noise import Randomness, gaussian_noise
 
@@ -65,6 +66,10 @@ class Rule(Protocol):
 
     def in_words(self) -> str:
         """How many holders a word needs, and why, in one sentence."""
+
+    @property
+    def event(self) -> Event:
+        """What all levels together cost, for a ledger."""
 
     def guarantee(self) -> Guarantee:
         """The guarantee for all levels together."""
@@ -133,6 +138,11 @@ class NoisyTree:
         shared = "; a holder that contributes k words counts as 1/√k" if self.options.words_per_device > 1 else ""
         return f"{needs}: {noise}{shared}."
 
+    @property
+    def event(self) -> Event:
+        """One Gaussian event."""
+        return Gaussian(self.multiplier)
+
     def guarantee(self) -> Guarantee:
         """One Gaussian event."""
         origin = {
@@ -172,6 +182,11 @@ class VotingTree:
         v = self.voting
         asked = f"at each of {v.levels} levels, {v.threshold} of {v.batch:,} devices drawn at random must have it"
         return f"A word needs about {v.holders:,} holders to be found: {asked}."
+
+    @property
+    def event(self) -> Event:
+        """(ε, δ), which is added to that of other operations."""
+        return Approximate(self.voting.epsilon, self.voting.delta)
 
     def guarantee(self) -> Guarantee:
         """What follows from the sampling and the threshold."""

@@ -1,5 +1,6 @@
 """How the sum of a level is collected: in rounds with any devices, or at once from a simulated population."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
@@ -32,6 +33,9 @@ class Passes(Protocol):
     def run(self, task: PrefixLevel, *, seed: int, batch: int | None) -> LevelSum:
         """The sum over all devices, or over `batch` of them, drawn with the seed."""
 
+    def forget(self, level: int) -> None:
+        """Remove what is kept of the sum of a level, once the level is released."""
+
 
 class AtOnce:
     """All users of a simulated population at once; the same sums as in rounds without masking."""
@@ -45,6 +49,9 @@ class AtOnce:
         self._begin(task.level)
         drawn = None if batch is None else draw_order(self._users.clients, seed=seed, round_number=1)[:batch]
         return LevelSum(self._levels.sum(task, drawn), len(self._users) if drawn is None else len(drawn))
+
+    def forget(self, level: int) -> None:
+        """Nothing is kept."""
 
 
 class InRounds:
@@ -68,3 +75,8 @@ class InRounds:
             tell=lambda event, about: advance(about["reports"]) if event == "round summed" else None,
         )  # fmt: skip
         return LevelSum(np.asarray(run.state[COUNT]), run.progress.tally.reports)
+
+    def forget(self, level: int) -> None:
+        """Remove the checkpoints of a level."""
+        if self._folder:
+            shutil.rmtree(self._folder / f"level-{level}", ignore_errors=True)

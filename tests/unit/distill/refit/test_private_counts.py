@@ -27,9 +27,9 @@ from fedgram.core.random import Stream
 from fedgram.core.storage import Record, read_artefact
 from fedgram.distill.refit.clipped_ngrams import BITS, ClippedNGrams, Clipping, weighted_square
 from fedgram.distill.refit.count_fit import Prior, fit_counts, stands_out, trusted_counts
-from fedgram.distill.refit.count_release import NoisyCounts
-from fedgram.distill.refit.device_counts import CountingPlan, Passes, count_on_devices
-from fedgram.distill.refit.ngram_collection import COUNT, AskedNGrams, NGramCounter
+from fedgram.distill.refit.count_release import ExactCounts, NoisyCounts
+from fedgram.distill.refit.device_counts import CountingPlan, Passes, count_on_devices, ngram_hashes
+from fedgram.distill.refit.ngram_collection import COUNT, NO_LIMITS, AskedNGrams, NGramCounter
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.occurrences import sentences_of
 from fedgram.distill.refit.refit import RefittedModel, refit
@@ -222,6 +222,36 @@ def test_without_enough_devices_noise_hides_what_few_have() -> None:
     assert sum(name not in own for name in names) <= 2
 
 
+@pytest.mark.parametrize("protection", ["noise", "threshold"])
+def test_no_ngram_is_asked_for_twice(protection: str) -> None:
+    """Not even one of which nothing was released: all passes together are one Gaussian event only then."""
+    rng = np.random.default_rng(0)
+    people, model = population(rng, users=40), model_of(rng)
+    noisy, exact = NoisyCounts(Clipping(3.0), 2.0, SeededRandomness(1)), ExactCounts(NO_LIMITS, 30)
+    asked = []
+
+    class Recorded(Passes):
+        def run(self, task: Any, what: str, ngrams_asked: int | None = None) -> Any:
+            asked.append([n for n, is_asked in zip(ngrams(task.ngrams.topology), task.ngrams.asked, strict=True)
+                          if is_asked])  # fmt: skip
+            return super().run(task, what, ngrams_asked)
+
+    passes = Recorded(SimulatedDevices(people.train), COHORT, seed=1)
+    count_on_devices(model, passes, CountingPlan(noisy if protection == "noise" else exact, None, Growth(3, 2, 4)))
+    assert len(asked) >= 2
+    assert max(Counter(ngram for some in asked for ngram in some).values()) == 1
+
+
+@given(seeds)
+def test_an_ngram_has_the_same_hash_on_every_topology(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    several = [random_topology(rng, words=KINDS, order=order, ngrams=60) for order in (2, 4)]
+    named = [dict(zip(ngrams(t), ngram_hashes(t).tolist(), strict=True)) for t in several]
+    assert all(named[0][ngram] == named[1][ngram] for ngram in named[0].keys() & named[1].keys())
+    everything = named[0] | named[1]
+    assert len(set(everything.values())) == len(everything)
+
+
 def few_users() -> Users:
     return population_from_messages([(f"u{i}", "w1 w2 w3 w1", "train") for i in range(20)]).train
 
@@ -280,7 +310,10 @@ def test_an_interrupted_refit_draws_no_noise_twice(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         private(model, PrivacyOptions("dp"), ledger=ledger, folder=tmp_path, begin=interrupted)
     first = read_checkpoint_arrays(tmp_path / "released-0")
+    assert not (tmp_path / "pass-0").exists()  # the sums without noise
     result = private(model, PrivacyOptions("dp"), ledger=ledger, folder=tmp_path)
+    assert [counted["reports"] for counted in result.counted.passes] == [20] * len(result.counted.passes)
+    assert not list(tmp_path.glob("pass-*"))
     names, own = ngrams(result.counted.topology), ngrams(model.topology)
     found = dict(zip(names, result.counted.ngrams.tolist(), strict=True))
     assert [found[name] for name in own] == first["ngrams"].tolist()

@@ -31,7 +31,9 @@ def test_it_learns_the_users_text_and_keeps_the_capitals() -> None:
     )  # fmt: skip
     assert model_faults(result) == []
     assert result.topology.arcs <= 120
-    assert [counted["reports"] for counted in result.counted.passes] == [9] * 5
+    assert [counted["reports"] for counted in result.counted.passes] == [
+        9
+    ] * 4  # in a fifth pass nothing is left to ask
     words = result.counted.topology.first_arc[1]
     assert result.counted.ngrams[:words].sum() == sum(len(text.split()) + 1 for _, text, _ in rows)
     lower = NGramModel.train([uncase(text) for text in SERVER], order=3, smoothing="witten-bell")
