@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,9 +166,22 @@ def test_a_run_makes_everything_and_a_second_one_nothing(done: Path, config: Pat
         text = (done / "report" / name).read_text("utf-8")
         tables = "Table 1", "Table 2", "Table 3 (a)", "Table 3 (b)", "Table 4 (a)", "Table 4 (b)", "Privacy"
         figures = "Figure 2 (a)", "Figure 2 (b)", "Figure 4", "measured once by the stage evaluation and once by"
-        for title in (*tables, *figures, "Refit (uncased)", "in 5 passes, each device sends marks in a sketch"):
+        for title in (*tables, *figures, "Refit (uncased)", " passes, each device sends marks in a sketch"):
             assert title in text
     assert not list((done / ".work").iterdir())
+
+
+def test_the_report_of_a_run_elsewhere_needs_its_small_files_only(
+    done: Path, tmp_path: Path, fedgram: Command, refused: Command
+) -> None:
+    for path in (*done.glob("*.json"), done / "run.toml"):
+        shutil.copy(path, tmp_path)
+    fedgram("report", tmp_path, "-o", tmp_path / "page")
+    assert (tmp_path / "report" / "report.md").read_bytes() == (done / "report" / "report.md").read_bytes()
+    assert (tmp_path / "page" / "report.md").is_file()
+    shutil.rmtree(tmp_path / "report")
+    (tmp_path / "evaluation.json").unlink()
+    assert "evaluation.json: is missing" in refused("report", tmp_path, "-o", tmp_path / "page")
 
 
 def test_a_small_change_runs_little(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
@@ -297,6 +311,8 @@ def test_a_private_run_says_what_it_spent(
     assert "ε = 2 at δ = 1e-06" in report
     assert "simulated population" in report
     assert "every count gets noise" in report
+    assert "outside the account" in report
+    assert not any("bytes_received" in told_of_pass for told_of_pass in told[2]["passes"])
 
 
 def test_devices_are_asked_once(done: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

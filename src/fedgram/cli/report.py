@@ -26,15 +26,20 @@ from fedgram.report.results import read_results
 def command(results: Path, folder: Path, as_json: bool) -> None:
     """Write a run's results as a page.
 
-    RESULTS is the workspace of a run, or a JSON file that docs/formats.md describes. The folder of --output gets
+    RESULTS is the workspace of a run, or a JSON file that docs/formats.md describes. Of a run that was done up to its
+    report on another machine, run.toml and the JSON files are enough. The folder of --output gets
     report.html, which needs no other file and no network, and report.md, which links to the figures.
     """
     if results.is_dir():
         run, results = results, results / "report" / "results.json"
-        if not results.is_file():
+        if not results.is_file() and not (run / "run.toml").is_file():
             raise InputError(
                 run, "has no report/results.json", remedy="name the workspace of a finished run, or a file"
             )
+        if not results.is_file():
+            from fedgram.pipeline.run import report_workspace
+
+            report_workspace(run)
     if folder.exists() and not folder.is_dir():
         raise InputError(folder, "is not a folder")
     content = read_results(results)

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.compute import Compute
-from fedgram.core.errors import FedgramError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.progress import Begin, silent
 from fedgram.core.storage import atomic_write
-from fedgram.core.toml_config import to_toml
+from fedgram.core.toml_config import read_config, to_toml
 from fedgram.evaluate.experiment import LEAST_USERS
 from fedgram.neural.torch_devices import choose_torch_device
 from fedgram.pipeline.config import EvaluationSection, RunConfig, read_run_config
 from fedgram.pipeline.stages import run_stages, stage_names
-from fedgram.pipeline.workspace import Planned, Stage, Workspace, open_workspace
+from fedgram.pipeline.workspace import Planned, Stage, Work, Workspace, open_workspace
 
 CONFIG = "run.toml"
 Change = Callable[[list[Stage]], list[Stage]]
@@ -86,6 +86,24 @@ def _check_arms(population: Path, config: EvaluationSection) -> None:
             f"an experiment needs at least {LEAST_USERS} users, and the split {config.split} has {users}; "
             "add users, or set evaluation.experiment = false"
         )
+
+
+def report_workspace(folder: Path) -> None:
+    """Write the report of a run whose other stages are done, perhaps on a machine without matplotlib.
+
+    It needs `run.toml`, `manifest.json` and what the stages told (their JSON files), and no text or model.
+    """
+    space = Workspace(folder)
+
+    def timings() -> dict[str, Mapping[str, Any]]:
+        return {stage.name: noted for stage in stages if (noted := space.artefacts.get(stage.name))}
+
+    stages = run_stages(read_config(folder / CONFIG, RunConfig), timings=timings)
+    inputs = {name: folder / name for name in stages[-1].inputs}
+    for path in inputs.values():
+        if not path.is_file():
+            raise InputError(path, "is missing, so there is no report", remedy="finish the run: fedgram run")
+    stages[-1].function(Work(None, folder, inputs))
 
 
 def plan_pipeline(

@@ -9,9 +9,13 @@ Adjacency is add-or-remove-one: two populations are neighbours if one has one us
 It also satisfies zero-concentrated differential privacy (zCDP) with ρ = 1/(2σ²) (Bun and Steinke 2016). The zCDP of
 Gaussian events adds up, and the sum is that of one Gaussian event, so for Gaussian events the conversion of ρ to (ε, δ)
 is exact. For other mechanisms of the same ρ it does not hold.
+
+The formula is solved by dp-accounting. Without it, as on a machine that has only torch, bisection finds the same
+numbers to nine digits.
 """
 
-from math import erfc, exp, inf, sqrt
+from collections.abc import Callable
+from math import erfc, exp, inf, log, log1p, pi, sqrt
 from typing import Any
 
 from fedgram.core.errors import FedgramError, MissingDependencyError
@@ -19,10 +23,16 @@ from fedgram.core.errors import FedgramError, MissingDependencyError
 
 def load_dp_accounting() -> Any:
     """The library dp-accounting, imported when it is needed."""
+    if (library := _dp_accounting()) is None:
+        raise MissingDependencyError("privacy accounting of sampled devices", "privacy")
+    return library
+
+
+def _dp_accounting() -> Any | None:
     try:
         import dp_accounting
     except ModuleNotFoundError:
-        raise MissingDependencyError("privacy accounting", "privacy") from None
+        return None
     return dp_accounting
 
 
@@ -45,19 +55,45 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
     0.126937
     """
     check_multiplier(multiplier)
-    mu = 1.0 / multiplier
-    return _normal_cdf(-epsilon / mu + mu / 2) - exp(epsilon) * _normal_cdf(-epsilon / mu - mu / 2)
+    return exp(_log_delta(1.0 / multiplier, epsilon))
 
 
-def _normal_cdf(x: float) -> float:
-    return 0.5 * erfc(-x / sqrt(2.0))
+def _log_delta(mu: float, epsilon: float) -> float:
+    above, below = _log_normal_cdf(-epsilon / mu + mu / 2), _log_normal_cdf(-epsilon / mu - mu / 2)
+    share = exp(min(epsilon + below - above, 0.0))
+    return above + log1p(-share) if share < 1.0 else -inf
+
+
+def _log_normal_cdf(x: float) -> float:
+    """The logarithm of Φ(x); far below 0 by the first terms of its asymptotic series."""
+    if x > -30.0:
+        return log(0.5 * erfc(-x / sqrt(2.0)))
+    return -0.5 * x * x - log(-x) - 0.5 * log(2.0 * pi) + log1p(-1.0 / x**2 + 3.0 / x**4)
+
+
+def _root(is_enough: Callable[[float], bool]) -> float:
+    """The smallest x > 0, up to rounding, from which on `is_enough` holds; on the side where it does."""
+    high = 1.0
+    while not is_enough(high):
+        high *= 2.0
+    low = high / 2.0
+    while is_enough(low):
+        low, high = low / 2.0, low
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
     """The smallest ε of a Gaussian event at this δ."""
     check_multiplier(multiplier)
     check_delta(delta)
-    return float(load_dp_accounting().get_epsilon_gaussian(multiplier, delta))
+    if (library := _dp_accounting()) is not None:
+        return float(library.get_epsilon_gaussian(multiplier, delta))
+    if _log_delta(1.0 / multiplier, 0.0) <= log(delta):
+        return 0.0
+    return _root(lambda epsilon: _log_delta(1.0 / multiplier, epsilon) <= log(delta))
 
 
 def multiplier_for(epsilon: float, delta: float) -> float:
@@ -65,7 +101,9 @@ def multiplier_for(epsilon: float, delta: float) -> float:
     if not 0 < epsilon < inf:
         raise FedgramError(f"epsilon must be greater than 0 and finite, not {epsilon}")
     check_delta(delta)
-    return float(load_dp_accounting().get_sigma_gaussian(epsilon, delta))
+    if (library := _dp_accounting()) is not None:
+        return float(library.get_sigma_gaussian(epsilon, delta))
+    return _root(lambda multiplier: _log_delta(1.0 / multiplier, epsilon) <= log(delta))
 
 
 def gaussian_zcdp(multiplier: float) -> float:

@@ -261,6 +261,13 @@ def test_TrieHH_takes_the_least_threshold_and_the_largest_batch(epsilon: float, 
     assert larger > epsilon
 
 
+def test_TrieHH_with_hardly_any_privacy_is_planned_in_no_time() -> None:
+    plan = plan_voting(1000, 4, epsilon=60.0, delta=1e-3)
+    assert (plan.threshold, plan.batch) == (3_269_017, 0)  # e¹⁵ − 1
+    assert plan.delta == 0.0
+    assert plan_voting(1000, 1, epsilon=1e6, delta=1e-3).batch == 0
+
+
 def test_TrieHH_takes_one_word_per_device() -> None:
     with pytest.raises(FedgramError, match="one word per device"):
         DiscoveryOptions(method="triehh", words_per_device=2)

@@ -6,6 +6,7 @@ from math import inf, nan
 import pytest
 
 from fedgram.core.errors import FedgramError, MissingDependencyError
+from fedgram.privacy.accounting import PoissonGaussian, compose
 from fedgram.privacy.gaussian import (
     epsilon_of_zcdp,
     gaussian_delta,
@@ -68,7 +69,17 @@ def test_an_epsilon_or_zcdp_of_nothing_is_refused() -> None:
         multiplier_of_zcdp(0.0)
 
 
-def test_without_the_library_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+def test_without_the_library_the_numbers_are_the_same(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    multipliers, budgets = (0.05, 0.748, 1.61, 5.1, 100.0, 1e4), (0.01, 1.0, 3.42, 8.0, 200.0)
+    epsilons = [gaussian_epsilon(multiplier, delta) for multiplier in multipliers]
+    needed = [multiplier_for(epsilon, delta) for epsilon in budgets]
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    assert [gaussian_epsilon(m, delta) for m in multipliers] == pytest.approx(epsilons, rel=1e-9, abs=1e-12)
+    assert [multiplier_for(epsilon, delta) for epsilon in budgets] == pytest.approx(needed, rel=1e-9)
+
+
+def test_without_the_library_samples_cannot_be_accounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'fedgram\[privacy\]'"):
-        gaussian_epsilon(1.0, 1e-8)
+        compose([PoissonGaussian(1.0, 0.012345, 7)], 1e-8)

@@ -4,6 +4,7 @@ A rule turns the sum of a level into scores and thresholds. `NoisyTree` adds Gau
 those that no device has. `VotingTree` is TrieHH: no noise, and only a random batch of devices votes.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -186,7 +187,7 @@ class VotingTree:
     @property
     def event(self) -> Event:
         """(ε, δ), which is added to that of other operations."""
-        return Approximate(self.voting.epsilon, self.voting.delta)
+        return Approximate(self.voting.epsilon, max(self.voting.delta, sys.float_info.min))  # it is never 0
 
     def guarantee(self) -> Guarantee:
         """What follows from the sampling and the threshold."""

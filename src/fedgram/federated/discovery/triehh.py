@@ -8,9 +8,10 @@ the threshold alone. With L levels it is
 """
 
 from dataclasses import dataclass
-from math import ceil, exp, factorial, log1p
+from math import ceil, exp, lgamma, log1p
 
 _LEAST_THRESHOLD = 4
+_MOST = 40.0  # of ε per level; e⁴⁰ devices are more than there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Voting:
 
 
 def _delta(threshold: int) -> float:
-    return (threshold - 2) / ((threshold - 3) * factorial(threshold))
+    """(θ − 2) / ((θ − 3)·θ!)."""
+    return (threshold - 2) / (threshold - 3) * exp(-lgamma(threshold + 1.0))
 
 
 def plan_voting(devices: int, levels: int, *, epsilon: float, delta: float) -> Voting:
@@ -50,6 +52,7 @@ def plan_voting(devices: int, levels: int, *, epsilon: float, delta: float) -> V
     (15, 21978, 683)
     """
     threshold = _LEAST_THRESHOLD
-    while _delta(threshold) > delta or threshold < exp(epsilon / levels) - 1:
+    while _delta(threshold) > delta:
         threshold += 1
+    threshold = max(threshold, ceil(exp(min(epsilon / levels, _MOST)) - 1))
     return Voting(devices, levels, threshold, int(devices * (1 - exp(-epsilon / levels)) / threshold))
