@@ -6,6 +6,10 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+# One thread per process, also in processes that tests start: several processes share the cores already. Libraries read
+# this when they are imported, so it comes first.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+
 import pytest
 from hypothesis import settings
 
@@ -56,6 +60,20 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return err[len("fedgram: ") : -1]
 
     return call
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files and folders that were flushed to disk, in order; a temporary file has the name it had then."""
+    paths: list[Path] = []
+    flush = os.fsync
+
+    def note(descriptor: int) -> None:
+        paths.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        flush(descriptor)
+
+    monkeypatch.setattr("os.fsync", note)
+    return paths
 
 
 @pytest.fixture(scope="session")

@@ -171,3 +171,16 @@ def test_an_artefact_nested_deeper_than_can_be_written_is_damaged(depth: int) ->
     header = json.dumps({"__metadata__": {"fedgram": text}}).encode()
     with pytest.raises(InputError, match="damaged"):
         artefact_from_bytes(len(header).to_bytes(8, "little") + header, "update", kind="update", version=1)
+
+
+def test_a_checkpoint_and_its_folder_are_flushed_to_disk(tmp_path: Path, flushed: list[Path]) -> None:
+    write_checkpoint(tmp_path / "folder" / "a", 1, RECORD, WORK)
+    assert [path.parent for path in flushed] == [tmp_path / "folder", tmp_path]
+    assert flushed[-1] == tmp_path / "folder"
+
+
+@pytest.mark.parametrize("other", [{**WORK, "new": 1}, {name: WORK[name] for name in ("task", "seed", "limits")}])
+def test_a_description_with_more_or_less_is_other_work(tmp_path: Path, other: dict[str, Any]) -> None:
+    write_checkpoint(tmp_path / "a", 1, RECORD, {**WORK, "folder": "x"})
+    with pytest.raises(OtherWorkError, match="was made with other settings"):
+        read_checkpoint(tmp_path / "a", {**other, **({"folder": "x"} if "new" in other else {})})

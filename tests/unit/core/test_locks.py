@@ -49,3 +49,12 @@ def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
         holder.kill()
     with locked(tmp_path, seconds=5, taken="busy"):
         pass
+
+
+def test_a_lock_is_waited_for_as_long_as_asked(tmp_path: Path) -> None:
+    program = HOLDER.replace("time.sleep(60)", "time.sleep(1)")
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with locked(tmp_path, seconds=120, taken="busy"):
+            assert is_held(tmp_path)

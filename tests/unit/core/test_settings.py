@@ -1,12 +1,15 @@
 """Settings take the numbers of numpy as those of Python, and nothing that merely resembles a number."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pytest
 
-from fedgram.core.settings import AtLeastOne, Between, Limit, SettingError, Settings, setting
+from fedgram.core.errors import InputError
+from fedgram.core.settings import AtLeastOne, Between, Limit, Positive, SettingError, Settings, Share, chosen, setting
+from fedgram.core.toml_config import digest, from_table, read_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +41,59 @@ def test_what_is_no_whole_number_is_refused(wrong: Any) -> None:
 def test_what_is_no_number_is_refused(wrong: Any) -> None:
     with pytest.raises(SettingError, match="clip must be a number above 0, not "):
         Options(clip=wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds(Settings):
+    share: Share = setting(0.5, "A share.", formerly="part")
+    rate: Positive = setting(1.0, "A rate.")
+    both: Annotated[float, Between(above=0, high=2)] = setting(1.0, "Above 0 and at most 2.")
+
+
+@pytest.mark.parametrize(("name", "value"), [("share", 0.0), ("share", 1.0), ("rate", 1e-300), ("both", 2.0)])
+def test_the_ends_of_bounds_are_allowed(name: str, value: float) -> None:
+    assert getattr(Bounds(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("share", -1e-9), ("share", 1 + 1e-9), ("rate", 0.0), ("rate", float("inf")), ("both", 0.0), ("both", 2 + 1e-9)],
+)
+def test_what_is_just_outside_of_bounds_is_refused(name: str, value: float) -> None:
+    with pytest.raises(SettingError, match=f"{name} must be a number"):
+        Bounds(**{name: value})
+
+
+@pytest.mark.parametrize("wrong", [(), (1, 0), (2, 3, -1)])
+def test_every_number_of_an_array_is_checked_and_there_is_one(wrong: tuple[int, ...]) -> None:
+    with pytest.raises(SettingError, match="orders must be an array"):
+        Options(orders=wrong)
+
+
+def test_options_are_an_object_or_keywords_but_not_both() -> None:
+    assert chosen(Bounds, None, {"rate": 2.0}) == Bounds(rate=2.0)
+    assert chosen(Bounds, Bounds(rate=3.0), {}) == Bounds(rate=3.0)
+    with pytest.raises(TypeError, match="give either a Bounds or its fields, not both"):
+        chosen(Bounds, Bounds(), {"rate": 2.0})
+    with pytest.raises(TypeError, match="unknown setting 'rat'"):
+        chosen(Bounds, None, {"rat": 2.0})
+
+
+def test_a_key_is_given_once_whatever_its_name() -> None:
+    assert from_table({"part": 0.25}, Bounds) == Bounds(share=0.25)
+    with pytest.raises(InputError, match="unknown key share"):
+        from_table({"part": 0.25, "share": 0.5}, Bounds)
+
+
+def test_the_digest_of_a_configuration_ignores_the_order_of_its_keys() -> None:
+    assert digest({"a": 1, "b": [2, {"c": 3, "d": 4}]}) == digest({"b": [2, {"d": 4, "c": 3}], "a": 1})
+    assert digest(Bounds()) != digest(Bounds(rate=2.0))
+
+
+def test_a_configuration_of_more_than_a_mebibyte_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"rate = 2\n#" + b"x" * ((1 << 20) - 10))
+    assert read_config(path, Bounds) == Bounds(rate=2.0)
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(InputError, match="more than 1 MiB"):
+        read_config(path, Bounds)

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from fedgram.core.errors import InputError
-from fedgram.core.storage import Artefact, artefact_to_bytes, map_artefact, read_artefact, write_artefact
+from fedgram.core.storage import (
+    Artefact,
+    artefact_to_bytes,
+    atomic_write,
+    content_digest,
+    flush,
+    limit_from_json,
+    limit_to_json,
+    map_artefact,
+    read_artefact,
+    write_artefact,
+)
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "bytes": np.arange(5, dtype=np.uint8), "ids": np.arange(6, dtype=np.int32).reshape(2, 3),
@@ -169,3 +180,47 @@ def test_every_cut_is_refused(path: Path) -> None:
         path.write_bytes(content[:length])
         with pytest.raises(InputError, match="is damaged"):
             mapped(path)
+
+
+def test_files_and_folders_are_flushed_to_disk(tmp_path: Path, flushed: list[Path]) -> None:
+    with atomic_write(tmp_path / "a") as file:
+        file.write(b"a")
+    assert [path.parent for path in flushed] == [tmp_path]
+    flush(tmp_path / "a")
+    flush(tmp_path)
+    assert flushed[1:] == [tmp_path / "a", tmp_path]
+
+
+def test_the_umask_decides_who_may_read_a_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    with atomic_write(tmp_path / "a") as file:
+        file.write(b"a")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("fields", "arrays"),
+    [
+        ({"n": 8}, {"a": np.arange(4)}),
+        ({"n": 7}, {"b": np.arange(4)}),
+        ({"n": 7}, {"a": np.arange(4).reshape(2, 2)}),
+        ({"n": 7}, {"a": np.arange(4).view(np.uint64)}),
+        ({"n": 7}, {"a": np.arange(4)[::-1]}),
+        ({"n": 7}, {"a": np.arange(4), "b": np.zeros(0)}),
+    ],
+)
+def test_digests_tell_fields_names_types_shapes_and_bytes_apart(
+    fields: dict[str, Any], arrays: dict[str, NDArray[Any]]
+) -> None:
+    assert content_digest(fields, arrays) != content_digest({"n": 7}, {"a": np.arange(4)})
+
+
+def test_bytes_after_the_last_array_are_refused_when_mapped(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "longer").write_bytes(path.read_bytes() + bytes(8))
+    with pytest.raises(InputError, match="damaged"):
+        mapped(tmp_path / "longer")
+
+
+def test_no_limit_is_null_in_json() -> None:
+    assert limit_to_json(float("inf")) is None
+    assert [limit_from_json(limit_to_json(limit)) for limit in (float("inf"), 2.5, 0.0)] == [float("inf"), 2.5, 0.0]
