@@ -50,6 +50,11 @@ class Fault:
         return f"src/fedgram/{self.file}"
 
     @property
+    def module(self) -> str:
+        """The name of the module."""
+        return f"fedgram.{self.file.removesuffix('.py').replace('/', '.')}"
+
+    @property
     def test_files(self) -> list[str]:
         """The files of its tests."""
         return sorted({test.split("::")[0] for test in self.tests})

@@ -16,14 +16,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from multiprocessing import get_context
 from pathlib import Path
 
 from tests.faults.fault_list import ROOT, Fault, load_faults
 from tests.faults.planting import Copy, tree_digest
-from tests.faults.trial import Outcome, import_libraries, run_tests
+from tests.faults.trial import Outcome, Trial, import_libraries, run_tests, warm_up
 
 HOME = Path(tempfile.gettempdir()) / f"fedgram-mutate-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
 RESULTS = HOME / "results.json"
@@ -83,7 +83,9 @@ def _work(faults: list[Fault], wide: bool, clean: bool) -> dict[str, Outcome]:
     outcomes = {}
     for package in dict.fromkeys(fault.package for fault in faults):
         own = [fault for fault in faults if fault.package == package]
-        failing = _failing(copy, own) if clean else {}
+        files = tuple(sorted({file for fault in own for file in fault.test_files}))
+        warm_up(copy.root, files, copy.clean_kernels)
+        failing = _failing(copy, files) if clean else {}
         for fault in own:
             broken = [failing[file] for file in fault.test_files if file in failing]
             outcome = (
@@ -96,15 +98,13 @@ def _work(faults: list[Fault], wide: bool, clean: bool) -> dict[str, Outcome]:
     return outcomes
 
 
-def _failing(copy: Copy, faults: list[Fault]) -> dict[str, str]:
-    """The tests of these faults that fail on the clean copy, by file; that none does is remembered."""
-    files = tuple(sorted({file for fault in faults for file in fault.test_files}))
+def _failing(copy: Copy, files: tuple[str, ...]) -> dict[str, str]:
+    """The tests that fail on the clean copy, by file; that none does is remembered."""
     done = HOME / f"clean-{hashlib.sha256(repr((tree_digest(), files)).encode()).hexdigest()[:16]}"
     if done.exists():
         return {}
-    outcome = run_tests(
-        copy.root, files, copy.clean_kernels, HOME / f"clean-{copy.name}.log", seconds=3000, is_clean=True
-    )
+    trial = Trial(copy.root, files, copy.clean_kernels)
+    outcome = run_tests(trial, HOME / f"clean-{copy.name}.log", seconds=3000)
     if outcome.verdict == "survived":
         done.touch()
         return {}
@@ -115,16 +115,19 @@ def _failing(copy: Copy, faults: list[Fault]) -> dict[str, str]:
 
 def _try(copy: Copy, fault: Fault, wide: bool) -> Outcome:
     """Plant a fault and run its tests, then those of its package."""
+    old = (ROOT / fault.path).read_text()
     try:
-        compile(fault.planted((ROOT / fault.path).read_text()), fault.file, "exec")
+        new = fault.planted(old)
+        compile(new, fault.file, "exec")
     except (SyntaxError, ValueError) as error:
         return Outcome("invalid", reason=str(error))
     folder = f"tests/unit/{fault.package}"
     with copy.planted(fault) as kernels:
         log = copy.root.parent / f"{fault.package}-{fault.name}.log"
-        outcome = run_tests(copy.root, fault.tests, kernels, log, seconds=300, is_clean=False)
+        trial = Trial(copy.root, fault.tests, kernels, fault.module, old, new)
+        outcome = run_tests(trial, log, seconds=300)
         if outcome.verdict == "survived" and wide and not fault.survives and (ROOT / folder).is_dir():
-            outcome = run_tests(copy.root, (folder,), kernels, log, seconds=1200, is_clean=False)
+            outcome = run_tests(replace(trial, tests=(folder,)), log, seconds=1200)
     return outcome
 
 

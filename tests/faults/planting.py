@@ -84,6 +84,7 @@ class Copy:
         found = list((other / place).glob(f"{path.stem}.*"))
         (folder / place).mkdir(exist_ok=True)
         for file in found:
+            (folder / place / file.name).unlink(missing_ok=True)
             os.link(file, folder / place / file.name)
         return bool(found)
 
@@ -97,9 +98,16 @@ class Copy:
             target.write_text(fault.planted((ROOT / fault.path).read_text()))
             self._prepare(kernels)
             yield kernels
+            self._keep(kernels)
         finally:
             shutil.copy2(ROOT / fault.path, target)
             shutil.rmtree(kernels, ignore_errors=True)
+
+    def _keep(self, kernels: Path) -> None:
+        """Keep kernels that were compiled beside a fault, where it does not concern their sources."""
+        clean, planted = (json.loads((folder / _DIGESTS).read_text()) for folder in (self.clean_kernels, kernels))
+        for source in [source for source, digest in planted.items() if clean.get(source) == digest]:
+            self._link(source, kernels, self.clean_kernels)
 
 
 def tree_digest(root: Path = ROOT) -> str:

@@ -8,15 +8,18 @@ import sys
 import time
 import traceback
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from tests.faults.patching import patch
 
 LIBRARIES = ("numpy", "scipy.stats", "numba", "torch", "pyarrow.parquet", "cryptography.fernet", "rich")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+_REWRITTEN = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # plugins may be imported already
 Verdict = Literal["killed", "survived", "invalid"]
 
 
@@ -31,6 +34,18 @@ class Outcome:
     failed: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Trial:
+    """Tests in a copy; and the module that a fault changes, with its source before and after. None is clean code."""
+
+    root: Path
+    tests: tuple[str, ...]
+    kernels: Path
+    module: str | None = None
+    old: str = ""
+    new: str = ""
+
+
 def import_libraries() -> None:
     """Import what most tests need, so that a trial does not. Nothing of the project is imported."""
     os.environ.update(dict.fromkeys(THREADS, "1"))
@@ -39,15 +54,34 @@ def import_libraries() -> None:
             importlib.import_module(name)
 
 
-def run_tests(
-    root: Path, tests: tuple[str, ...], kernels: Path, log: Path, *, seconds: float, is_clean: bool
-) -> Outcome:
-    """Run tests of the copy in `root` until one fails; a run that takes longer than `seconds` counts as failed."""
+def warm_up(root: Path, files: tuple[str, ...], kernels: Path) -> None:
+    """Make this process one of the copy in `root`, with the modules of these test files imported."""
+    os.chdir(root)
+    os.environ.update(NUMBA_CACHE_DIR=str(kernels), PYTHONPATH=str(root / "src"))
+    _forget()
+    libraries = [path for path in sys.path if "site-packages" in path or "/lib" in path]
+    sys.path[:] = [str(root / "src"), *libraries]
+    with redirect_stdout(StringIO()):
+        pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *_REWRITTEN, *files])
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("fedgram", "tests")]:
+        del sys.modules[name]
+
+
+def run_tests(trial: Trial, log: Path, *, seconds: float) -> Outcome:
+    """Run tests of the copy in a forked process, with a fault until one fails.
+
+    A run that takes longer than `seconds` counts as failed.
+    """
     started = time.monotonic()
     log.write_text("")
+    result = log.with_suffix(".json")
+    result.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
-        _become_pytest(root, tests, kernels, log, is_clean)
+        _become_pytest(trial, log)
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.monotonic() - started > seconds:
             os.killpg(child, signal.SIGKILL)
@@ -57,34 +91,30 @@ def run_tests(
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what tests left running
     took = round(time.monotonic() - started, 1)
-    result = log.with_suffix(".json")
     if not result.exists():
         return Outcome("killed", reason="the process of the tests ended", seconds=took)
     return Outcome(**json.loads(result.read_text()), seconds=took)
 
 
-def _become_pytest(root: Path, tests: tuple[str, ...], kernels: Path, log: Path, is_clean: bool) -> None:
+def _become_pytest(trial: Trial, log: Path) -> None:
     """In the child: run pytest in the copy, write the outcome beside the log, and end."""
     try:
         os.setsid()
-        result = log.with_suffix(".json")
-        result.unlink(missing_ok=True)
         with log.open("w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        os.chdir(root)
-        os.environ.update(NUMBA_CACHE_DIR=str(kernels), PYTHONPATH=str(root / "src"))
+        is_clean = trial.module is None
+        os.environ["NUMBA_CACHE_DIR"] = str(trial.kernels)
         if not is_clean:
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         sys.dont_write_bytecode = not is_clean
-        sys.modules["numba"].config.CACHE_DIR = str(kernels)
-        for name in [name for name in sys.modules if name.split(".")[0] in ("fedgram", "tests")]:
-            del sys.modules[name]
-        sys.path[:] = [str(root / "src"), *(path for path in sys.path if "site-packages" in path or "/lib" in path)]
+        sys.modules["numba"].config.CACHE_DIR = str(trial.kernels)
+        if trial.module is not None and not patch(trial.module, trial.old, trial.new):
+            _forget()
         watcher = Watcher()
         stop = [] if is_clean else ["-x"]
-        code = pytest.main([*stop, "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests], plugins=[watcher])
-        result.write_text(json.dumps(watcher.outcome(int(code), root)))
+        code = pytest.main([*stop, "-q", "-p", "no:cacheprovider", *_REWRITTEN, *trial.tests], plugins=[watcher])
+        log.with_suffix(".json").write_text(json.dumps(watcher.outcome(int(code), trial.root)))
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()

@@ -46,3 +46,37 @@ def test_words_outside_the_shared_list_are_left_out(people: Population) -> None:
     assert few.sll == whole.sll
     assert few.sll_e > whole.sll_e
     assert np.count_nonzero(texts[1].known) == 2
+
+
+def test_perplexity_and_accuracy_are_those_of_every_single_word() -> None:
+    """Against the loss of every word at every position: unknown words are wrong, placeholders are not typed words.
+
+    Sentence marks and `<unk>` are never proposed, and of two words with the same score neither is above the other.
+    """
+    words = Vocabulary.of(["see", "you", "soon", "there", "<number>", "twin", "other"])
+    rng = np.random.default_rng(5)
+    texts = [" ".join(rng.choice([*words.words[3:7], "7", "zebra", "twin"], 5)) for _ in range(30)]
+    people = population_from_messages([("a", text, "dev") for text in texts])
+    network = network_over(words, seed=4)
+    start = {name: weight.copy() for name, weight in network.weights.items()}
+    start["embedding"][words["other"]] = start["embedding"][words["twin"]]
+    weights = as_tensors(start)
+    found = score(network.shape, weights, text_to_score(network.coding, people, people.clients()), pieces=False)
+    nats, symbols, ranks = 0.0, 0, []
+    for text in texts:
+        sentence = [("<number>" if word == "7" else word) for word in text.split()]
+        ids = words.encode(sentence)
+        read = torch.tensor([[BOS, *ids]])
+        loss = np.stack(
+            [word_losses(network.shape, weights, read, torch.full_like(read, x))[0].numpy() for x in range(len(words))]
+        )
+        for place, x in enumerate([*ids, EOS]):
+            nats, symbols = nats + float(loss[x, place]), symbols + 1
+            if place < len(ids) and sentence[place] != "<number>":
+                above = int(np.sum(loss[3:, place] < loss[x, place]))
+                ranks.append(above if x >= 3 else 99)
+    assert found.perplexity == pytest.approx(np.exp(nats / symbols), rel=1e-5)
+    assert found.top1 == pytest.approx(100.0 * np.mean(np.array(ranks) < 1))
+    assert found.top3 == pytest.approx(100.0 * np.mean(np.array(ranks) < 3))
+    assert 0.0 < found.top1 < found.top3 < 100.0
+    assert found.words == len(ranks)
