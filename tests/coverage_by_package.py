@@ -18,7 +18,9 @@ def table(report: Path) -> str:
             statements[row] += file["summary"]["num_statements"]
             covered[row] += file["summary"]["covered_lines"]
     rows = sorted(statements, key=lambda row: (row == "all", row))
-    return "\n".join(f"{row:24} {statements[row]:6} {100 * covered[row] / max(statements[row], 1):6.1f} %" for row in rows)
+    return "\n".join(
+        f"{row:24} {statements[row]:6} {100 * covered[row] / max(statements[row], 1):6.1f} %" for row in rows
+    )
 
 
 if __name__ == "__main__":

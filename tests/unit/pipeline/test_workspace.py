@@ -365,3 +365,22 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 
 def _content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.bin"))}
+
+
+def test_files_are_flushed_before_they_are_moved_and_the_manifest_after(tmp_path: Path, flushed: list[Path]) -> None:
+    """So that what the manifest names is on disk: the outputs, then the folder that has them, then the manifest."""
+
+    def write(work: Work) -> None:
+        work.write("a").write_text("a")
+        work.write("b").write_text("b")
+
+    home = tmp_path / "run"
+    with open_workspace(home) as space:
+        space.run([Stage("one", ("a", "b"), write)])
+    outputs = [path for path in flushed if path.name in ("a", "b")]
+    assert [path.name for path in outputs] == ["a", "b"]
+    assert all(path.parent.parent == home / ".work" for path in outputs)
+    after = flushed[flushed.index(outputs[-1]) + 1 :]
+    assert after[0] == home
+    assert after[-1].parent == home
+    assert len(after) >= 2

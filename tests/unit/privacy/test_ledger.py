@@ -151,3 +151,13 @@ def test_wrong_values_are_refused(tmp_path: Path) -> None:
         Entry("x", COUNTS, stands_for=-1.0)
     with pytest.raises(InvariantError, match="wrong value"):
         Entry("", COUNTS)
+
+
+def test_the_ledger_and_its_folder_are_flushed_to_disk(tmp_path: Path, flushed: list[Path]) -> None:
+    ledger = Ledger.open(tmp_path / "ledger.json")
+    ledger.plan("training", Gaussian(1.0, 2), rounds=2)
+    assert flushed[-1] == tmp_path
+    before = len(flushed)
+    ledger.spend("training", 1)
+    assert [path.parent for path in flushed[before:]] == [tmp_path, tmp_path.parent]
+    assert Ledger.open(tmp_path / "ledger.json").entries[0].spent == 1

@@ -64,3 +64,36 @@ def test_the_field_is_a_field() -> None:
     for length, place in ((31, 1), (32, 0)):
         with pytest.raises(ValueError, match="secret"):
             shamir.split(bytes(length), [place], 1, rng.bytes)
+
+
+def test_one_share_fewer_than_the_threshold_opens_nothing() -> None:
+    """Through t − 1 shares, the polynomial of degree t − 2 has another value at 0, for every threshold."""
+    entropy = np.random.default_rng(3).bytes
+    for t in range(2, 9):
+        secret = entropy(32)
+        shares = shamir.split(secret, range(1, 10), t, entropy)
+        for first in range(9 - t + 2):
+            some = {x: shares[x] for x in list(shares)[first : first + t - 1]}
+            assert shamir.combine(some) != secret
+            assert shamir.recover(some, t, lambda _: True) is None
+
+
+@pytest.mark.parametrize(
+    ("secret", "places", "threshold"),
+    [
+        (bytes(31), [1, 2], 2),
+        (bytes(33), [1, 2], 2),
+        (bytes(32), [1, 2], 3),
+        (bytes(32), [1, 2], 0),
+        (bytes(32), [1, 1], 1),
+    ],
+)
+def test_each_wrong_argument_of_a_split_is_refused(secret: bytes, places: list[int], threshold: int) -> None:
+    with pytest.raises(ValueError, match="32 bytes, and at least as many distinct places"):
+        shamir.split(secret, places, threshold, np.random.default_rng(0).bytes)
+
+
+@pytest.mark.parametrize("place", [0, shamir.P])
+def test_no_share_is_the_secret_itself(place: int) -> None:
+    with pytest.raises(ValueError, match="place 0 would reveal the secret"):
+        shamir.split(bytes(32), [1, place], 2, np.random.default_rng(0).bytes)
