@@ -196,6 +196,9 @@ def test_the_umask_decides_who_may_read_a_file(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "a") as file:
         file.write(b"a")
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    with atomic_write(tmp_path / "secret", private=True) as file:
+        file.write(b"a")
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
