@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
-from fedgram.core.settings import AtLeastOne, Between, Limit, chosen, setting
+from fedgram.core.settings import AtLeastOne, Between, Limit, Positive, SettingError, chosen, setting
 from fedgram.core.storage import Record
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.convergence import Convergence, measure_convergence
@@ -42,6 +42,17 @@ class UnigramOptions(CohortOptions):
     participations: Annotated[int, Between(0)] = setting(
         1, "Maximum number of rounds per device; 0 means no limit, so that few simulated users stand for many."
     )
+    norm: Positive | None = setting(
+        None,
+        "With dp: limit on the norm of a device's counts; a longer vector is scaled down to it. By default, the square "
+        "root of the population.",
+    )
+
+    def limit(self, population: int | None) -> float:
+        """The limit on the norm, with noise."""
+        if self.norm is None and population is None:
+            raise SettingError("norm", "is needed, since the number of devices is not known")
+        return self.norm or max(sqrt(population or 1), 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +116,9 @@ def _with_noise(
     folder: Path | None, ledger: Ledger, begin: Begin,
 ) -> CollectedUnigrams:  # fmt: skip
     """One pass over all devices. The noise is added once, to the sum of all rounds, which alone is released."""
-    population = privacy.simulated or devices.count
-    if population is None:
-        raise FedgramError("noise needs the number of devices, which is not known; name it with --simulated")
-    task = UnigramTask(words, clip=options.clip, norm=max(sqrt(population), 1.0))
-    job, stands_for = Job(task, seed, participations=1), privacy.stands_for(devices.count)
+    stands_for = privacy.stands_for(devices.count)
+    task = UnigramTask(words, clip=options.clip, norm=options.limit(privacy.simulated or devices.count))
+    job = Job(task, seed, participations=1)
     event = OneEvent(folder, {"job": job.digest, "privacy": asdict(privacy)})
     event.enter(ledger, _OPERATION, privacy.event, privacy.randomness, stands_for=stands_for)
     most = task.bounds.norms[-1].most(len(words), 1.0, task.bits)

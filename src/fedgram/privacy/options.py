@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Annotated, Literal
 
-from fedgram.core.settings import AtLeastOne, Between, Positive, Settings, setting
+from fedgram.core.settings import AtLeastOne, Between, Positive, SettingError, Settings, setting
 from fedgram.privacy.accounting import Gaussian
 from fedgram.privacy.gaussian import gaussian_epsilon, multiplier_for
 from fedgram.privacy.noise import Randomness, SeededRandomness, SystemRandomness
@@ -54,8 +54,12 @@ class PrivacyOptions(Settings):
         return SystemRandomness() if self.noise_seed is None else SeededRandomness(self.noise_seed)
 
     def stands_for(self, devices: int | None) -> float:
-        """The number of users that each of so many devices stands for."""
-        return self.simulated / devices if self.is_dp and self.simulated and devices else 1.0
+        """The number of users that each of so many devices stands for; real devices stand for themselves."""
+        if not (self.is_dp and self.simulated):
+            return 1.0
+        if devices is None:
+            raise SettingError("simulated", "is for simulations: a device of a federation stands for one user")
+        return self.simulated / devices if devices else 1.0
 
     def part(self, share: float) -> "PrivacyOptions":
         """A share of the budget: as Gaussian events, the parts of all shares together cost ε at δ."""

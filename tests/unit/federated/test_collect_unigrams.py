@@ -1,5 +1,6 @@
 """Collecting U from devices: the formula by hand, and how often a device takes part."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.random import Stream
+from fedgram.core.settings import SettingError
 from fedgram.core.storage import Record
 from fedgram.federated.collect_unigrams import collect_unigrams
+from fedgram.federated.devices import SimulatedDevices
 from fedgram.federated.intake import Intake
 from fedgram.federated.task import Update
 from fedgram.federated.unigram_collection import COUNT, UnigramTask
@@ -113,6 +116,30 @@ def test_the_noise_of_a_collection_is_drawn_once_and_its_exact_sums_are_removed(
     again = collect_unigrams(users, ["yes", "no"], privacy=privacy, ledger=ledger, **settings)
     assert again.weight.tolist() != found[0].weight.tolist()
     assert len(ledger.entries) == 2
+
+
+class Uncounted(SimulatedDevices):
+    """Devices whose number is not known, as those of a federation."""
+
+    @property
+    def count(self) -> int | None:
+        return None
+
+
+def test_where_the_number_of_devices_is_not_known_the_norm_is_given() -> None:
+    """The noise is then that of real devices, each of which stands for one user."""
+    users = population_from_messages([(f"u{i:03d}", "yes no", "train") for i in range(300)]).train
+    privacy, settings = PrivacyOptions("dp", epsilon=8.0, noise_seed=1), {**EVERYBODY, "devices_per_round": 100}
+    words = ["yes", "no", *(f"other{i}" for i in range(2000))]
+    found = collect_unigrams(Uncounted(users), words, privacy=privacy, norm=1.5, **settings)
+    deviation = privacy.event.multiplier * 1.5
+    assert all(0 < abs(found.frequency()[word] - 300) < 5 * deviation for word in ("yes", "no"))
+    with pytest.raises(SettingError, match="norm is needed"):
+        collect_unigrams(Uncounted(users), words, privacy=privacy, **settings)
+    with pytest.raises(SettingError, match="simulated is for simulations"):
+        collect_unigrams(
+            Uncounted(users), words, privacy=replace(privacy, simulated=10**6), norm=1.5, **settings
+        )  # fmt: skip
 
 
 def test_noise_that_hides_everything_is_an_error_that_says_so(people: Population) -> None:

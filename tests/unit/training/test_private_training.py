@@ -298,6 +298,11 @@ def test_noise_fills_a_share_of_the_budget_and_noise_of_ones_own_must_be_enough(
     with pytest.raises(FedgramError, match="more than its share, 2; use more noise"):
         with_noise(replace(noisy, noise_multiplier=0.9 * noisy.noise_multiplier), privacy, 1000)
     assert with_noise(plain, PrivacyOptions("threshold"), 1000) == plain
+    real = NoisePlan.of(with_noise(replace(plain, min_separation=10), privacy, None), None)  # on a federation
+    assert real is not None
+    assert compose([real.event], 1e-6).epsilon == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(FedgramError, match="simulated is for simulations"):
+        with_noise(replace(plain, min_separation=10), replace(privacy, simulated=10**6), None)
 
 
 @pytest.mark.parametrize(
