@@ -84,6 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make("data synthesize --users 20 --seed 1 -o more.parquet")
     make("ngram train corpus.txt -o model.arpa")
     make("ngram train test.txt --order 2 -o b.arpa")
+    make("ngram count corpus.txt -o corpus.counts")
     for name in ("a.arpa", "A_W.arpa"):
         shutil.copy(home / "model.arpa", home / name)
     (home / "lower.txt").write_text((home / "corpus.txt").read_text().lower())

@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+import shlex
 import subprocess
 import sys
 import time
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fedgram.cli.main import run
 
 Command = Callable[..., Any]
 TEXT = "the cat sat\nthe dog sat\na cat ran\nthe cat ran home\n"
@@ -164,7 +168,7 @@ def test_mistakes_on_the_command_line(model: Path, corpus: Path, refused: Callab
     folder, out = model.parent, model.parent / "out.arpa"
     assert "no such file" in refused("ngram", "info", folder / "none.arpa")
     assert "no such file" in refused("ngram", "train", folder / "none.txt", "-o", out)
-    assert "use one of .arpa" in refused("ngram", "train", corpus, "-o", folder / "m.lm")
+    assert "use one of .arpa" in refused("ngram", "train", corpus, "-o", folder / "m.txt")
     assert "its folder does not exist" in refused("ngram", "train", corpus, "-o", folder / "none" / "m.arpa")
     assert "is not a folder" in refused("ngram", "train", corpus, "-o", corpus / "m.arpa")
     assert "is a folder" in refused("ngram", "train", corpus, "-o", folder)
@@ -176,6 +180,7 @@ def test_mistakes_on_the_command_line(model: Path, corpus: Path, refused: Callab
     assert "--order" in refused("ngram", "train", corpus, "-o", out, "--order", 8)
     assert "No such option" in refused("ngram", "train", corpus, "-o", out, "--ordr", 3)
     assert "No such command" in refused("ngram", "trane")
+    assert "must not fall with the order" in refused("ngram", "train", corpus, "-o", out, "--min-count", "2,1")
     assert "names 3 orders" in refused("ngram", "train", corpus, "-o", out, "--order", 2, "--min-count", "1,1,1")
     assert "goes with" in refused("ngram", "prune", model, "-o", out, "--theta", 0.1, "--split-ties")
     (folder / "u.tsv").write_text("cat thirty\n")
@@ -227,3 +232,85 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     line = refused("ngram", "train", corpus, "-o", corpus.parent / "m.arpa")
     assert "no space left on device; free some space" in line
     assert [p.name for p in corpus.parent.iterdir()] == ["text.txt"]
+
+
+def test_scores_by_sentence_and_by_word(model: Path, corpus: Path, fedgram: Command) -> None:
+    test = corpus.parent / "test.txt"
+    test.write_text("the cat\n\nthe bird sat home\n")
+    total = fedgram("ngram", "perplexity", model, test, "--json")
+    rows = fedgram("ngram", "perplexity", model, test, "--per-sentence", "--json")["by_sentence"]
+    assert [(row["sentence"], row["words"], row["oov"]) for row in rows] == [(1, 2, 0), (2, 4, 1)]
+    assert sum(row["log10"] for row in rows) == pytest.approx(total["log10"])
+    words = fedgram("ngram", "perplexity", model, test, "--per-word", "--json")["by_word"]
+    assert [row["word"] for row in words] == ["the", "cat", "</s>", "the", "bird", "sat", "home", "</s>"]
+    assert [row["ngram"] for row in words[:6]] == [2, 3, 1, 2, 0, 1]
+    assert words[4]["log10"] is None  # the vocabulary is closed
+    assert sum(row["log10"] or 0 for row in words) == pytest.approx(total["log10"])
+    assert total["perplexity"] == total["perplexity_without_oov"]
+    lines = fedgram("ngram", "perplexity", model, test, "--per-sentence").splitlines()
+    assert lines[1].split("\t")[0] == "2"
+    vocab, open_model = corpus.parent / "vocab.txt", corpus.parent / "open.arpa"
+    vocab.write_text("the\ncat\nsat\n")
+    fedgram("ngram", "train", corpus, "--vocab", vocab, "-o", open_model)
+    scored = fedgram("ngram", "perplexity", open_model, test, "--json")
+    by_word = fedgram("ngram", "perplexity", open_model, test, "--per-word", "--json")["by_word"]
+    known = [row["log10"] for row in by_word if row["word"] not in ("bird", "home")]
+    assert scored["perplexity_without_oov"] == pytest.approx(10 ** (-sum(known) / len(known)))
+    assert scored["perplexity"] != pytest.approx(scored["perplexity_without_oov"])
+
+
+def test_three_models_and_weights_from_text(corpus: Path, fedgram: Command, refused: Callable[..., str]) -> None:
+    folder, names = corpus.parent, []
+    for number, text in enumerate(("the cat sat\n", "a dog ran\n", "the dog ran home\n")):
+        (folder / "part.txt").write_text(text * 3 + TEXT)
+        names.append(folder / f"{number}.arpa")
+        fedgram("ngram", "train", folder / "part.txt", "-o", names[-1])
+    merge = ("ngram", "merge", *names, "-o", folder / "all.arpa")
+    merged = fedgram(*merge, "--dev", corpus, "--json")
+    assert sum(merged["weights"]) == pytest.approx(1)
+    assert merged["dev_perplexity"] <= merged["dev_perplexity_equal_weights"]
+    found = fedgram("ngram", "perplexity", folder / "all.arpa", corpus, "--json")["perplexity"]
+    assert found == pytest.approx(merged["dev_perplexity"], rel=0.02)
+    assert fedgram(*merge, "--weights", "2,1,1", "--json")["weights"] == [2, 1, 1]
+    assert "give one of" in refused(*merge, "--weights", "2,1,1", "--dev", corpus)
+    assert "numbers separated by commas" in refused(*merge, "--weights", "2,x")
+
+
+def test_counts_and_packed_files_and_pipes(corpus: Path, fedgram: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = corpus.parent
+    fedgram("ngram", "train", corpus, "-o", folder / "direct.ngram")
+    assert fedgram("ngram", "count", corpus, "-o", folder / "text.counts.zst", "--json")["sentences"] == 4
+    fedgram("ngram", "train", "--counts", folder / "text.counts.zst", "-o", folder / "counted.lm")
+    a, b = (fedgram("ngram", "perplexity", folder / name, corpus, "--json") for name in ("direct.ngram", "counted.lm"))
+    assert a["nats"] == pytest.approx(b["nats"], rel=1e-5)
+    packed = folder / "model.arpa.bz2"
+    fedgram("ngram", "convert", folder / "direct.ngram", packed)
+    packed.rename(folder / "misnamed.arpa")  # the content decides
+    assert fedgram("ngram", "info", folder / "misnamed.arpa", "--json")["normalized"]
+    assert run(["ngram", "train", str(corpus), "-o", "-", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("\\data\\")
+    assert json.loads(err)["model"] == "-"
+    fedgram("ngram", "train", corpus, "-o", folder / "model", "--format", "ngram")
+    assert (folder / "model").read_bytes() == (folder / "direct.ngram").read_bytes()
+
+
+@pytest.mark.parametrize("format", ["arpa", "arpa.gz", "arpa.zst", "fst", "ngram"])
+def test_models_through_pipes(model: Path, format: str) -> None:
+    here = f"{shlex.quote(sys.executable)} -m fedgram ngram"
+    line = f"{here} convert {model} - --format {format} | {here} info - --json"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["normalized"]
+
+
+def test_words_to_keep_and_words_cut(corpus: Path, fedgram: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    keep, out = corpus.parent / "keep.txt", corpus.parent / "m.arpa"
+    keep.write_text("the cat\nsat\n".replace(" ", "\n"))
+    trained = fedgram("ngram", "train", corpus, "--limit-vocab", keep, "-o", out, "--json")
+    assert trained["ngrams_by_order"][0] == 4
+    assert fedgram("ngram", "info", out, "--json")["normalized"]
+    fedgram("ngram", "train", corpus, "-o", out)
+    converted = fedgram("ngram", "convert", out, corpus.parent / "k.arpa", "--limit-vocab", keep, "--json")
+    assert converted["ngrams_by_order"] == trained["ngrams_by_order"]
+    assert run(["ngram", "train", str(corpus), "-o", str(out), "--higher-order-words", "2"]) == 0
+    assert "of 7 words, only the 2 most frequent are in n-grams of two and more" in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """KenLM reads our ARPA files and gives every sentence our score."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ kenlm = pytest.importorskip("kenlm", reason="needs a compiler to install")
 
 
 @pytest.mark.parametrize(("order", "method"), [(2, "katz"), (3, "modified-kneser-ney"), (5, "witten-bell")])
-def test_scores_are_kenlms(order: int, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scores_are_kenlms(
+    order: int, method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], fedgram: Callable[..., Any]
+) -> None:
     assert method in METHODS
     rng = np.random.default_rng(order)
     words = vocabulary(200)
@@ -30,6 +34,12 @@ def test_scores_are_kenlms(order: int, method: str, tmp_path: Path, capfd: pytes
     lines = [" ".join(words.decode(row.tolist())) for row in sentences]
     ours = sentence_log_probs(model, sentences) / np.log(10.0)
     assert np.abs(ours - [theirs.score(line) for line in lines]).max() < 1e-4
+    (tmp_path / "test.txt").write_text("\n".join(lines) + "\n")
+    scored = fedgram("ngram", "perplexity", tmp_path / "model.arpa", tmp_path / "test.txt", "--per-sentence", "--json")
+    by_command = np.array([row["log10"] for row in scored["by_sentence"]])
+    filled = [line for line in lines if line]
+    assert len(by_command) == len(filled)
+    assert np.abs(by_command - [theirs.score(line) for line in filled]).max() < 1e-4
     again = sentence_log_probs(read_arpa(tmp_path / "model.arpa"), sentences) / np.log(10.0)
     assert np.abs(ours - again).max() < 1e-5
-    capfd.readouterr()  # KenLM's progress bar
+    capsys.readouterr()

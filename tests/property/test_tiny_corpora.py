@@ -29,7 +29,7 @@ def random_training(rng: np.random.Generator) -> tuple[NGramModel, Corpus]:
         order=order,
         smoothing=str(rng.choice(list(SMOOTHING))),  # type: ignore[arg-type]
         higher_order_words=int(rng.integers(1, 5)),
-        min_count=tuple(rng.integers(1, 3, 2).tolist()[:order]),
+        min_count=tuple(sorted(rng.integers(1, 3, 2).tolist()[:order])),
         open_vocabulary=bool(rng.random() < 0.5) or None,
     )
     return train(corpus, options), corpus

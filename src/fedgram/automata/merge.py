@@ -1,6 +1,6 @@
-"""Merging two models or two counts, and changing the unigrams of a model."""
+"""Merging models or counts, and changing the unigrams of a model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,38 +16,67 @@ from fedgram.text.vocabulary import EOS, SPECIAL, UNK, Vocabulary
 METHODS = ("linear", "bayes")
 
 
-def merge(a: NGramModel, b: NGramModel, *, weight: float = 0.5, method: str = "linear") -> NGramModel:
-    """The mixture of two models on the union of their n-grams; their vocabularies may differ.
+def merge(
+    *models: NGramModel, weight: float | None = None, weights: Sequence[float] | None = None, method: str = "linear"
+) -> NGramModel:
+    """The mixture of two or more models on the union of their n-grams; their vocabularies may differ.
 
-    p(w|h) = λ·p_a(w|h) + (1−λ)·p_b(w|h) for every n-gram hw of either model. Each model uses its own backoff, and the
-    probability of a word that it does not know is 0. With the linear method, λ is `weight`. With the Bayesian method,
-    `weight` is the prior of a, and λ(h) ∝ weight·p_a(h) is the posterior probability that a produced the history.
+    p(w|h) = Σ λ_i·p_i(w|h) for every n-gram hw of any model. Each model uses its own backoff, and the probability of a
+    word that it does not know is 0. With the linear method, λ are the weights. With the Bayesian method, the weights
+    are priors, and λ_i(h) ∝ weight_i·p_i(h) is the posterior probability that model i produced the history.
+
+    Args:
+        models: Two or more models.
+        weight: The weight of the first of two models; the default is equal weights.
+        weights: The weights of all models; they are scaled to sum to 1.
+        method: One of `METHODS`.
     """
     if method not in METHODS:
         raise FedgramError(f"unknown merging method {method!r}; choose one of {', '.join(METHODS)}")
-    if not 0.0 <= weight <= 1.0:
-        raise FedgramError(f"the merging weight must be between 0 and 1, not {weight}")
-    a, b = renormalize(a), renormalize(b)
-    if weight in (0.0, 1.0):
-        return a if weight else b
-    vocabulary, topology, _ = _unite(a, b)
-    share = np.full(topology.states, weight)
-    log_p, histories = [], []
-    for model in (a, b):
+    shares = _shares(len(models), weight, weights)
+    pairs = [(renormalize(model), share) for model, share in zip(models, shares, strict=True) if share > 0]
+    if len(pairs) == 1:
+        return pairs[0][0]
+    used = [model for model, _ in pairs]
+    vocabulary, topology, _ = _unite(*used)
+    log_p = []
+    for model in used:
         known = np.array([model.vocabulary.index.get(word, -1) for word in vocabulary.words], np.int32)
         image = image_states(topology, model, known)
         log_p.append(conditional_log_weights(topology, model, image, known))
-        histories.append(_history_likelihoods(topology, log_p[-1]))
+    share = np.repeat(np.array([[share] for _, share in pairs]), topology.states, axis=1)
     if method == "bayes":
-        share = _posterior(weight, *histories)
-    by_arc = share[arc_sources(topology)]
-    return model_from_weights(topology, vocabulary, by_arc * np.exp(log_p[0]) + (1.0 - by_arc) * np.exp(log_p[1]))
+        share = _posterior(share, np.stack([_history_likelihoods(topology, one) for one in log_p]))
+    source = arc_sources(topology)
+    mixed = np.zeros(topology.arcs)
+    for own, one in zip(share, log_p, strict=True):
+        mixed += own[source] * np.exp(one)
+    return model_from_weights(topology, vocabulary, mixed)
 
 
-def _posterior(weight: float, log_a: FloatArray, log_b: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore"):
-        log_odds = (np.log(weight) + np.maximum(log_a, -1e4)) - (np.log1p(-weight) + np.maximum(log_b, -1e4))
-    share: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -700.0, 700.0)))
+def _shares(models: int, weight: float | None, weights: Sequence[float] | None) -> list[float]:
+    """The weight of each model, with the sum 1."""
+    if models < 2:
+        raise FedgramError("there must be at least two models to merge")
+    if weight is not None:
+        if models != 2 or weights is not None:
+            raise FedgramError("a single weight is for two models; give the weights of all models instead")
+        if not 0.0 <= weight <= 1.0:
+            raise FedgramError(f"the merging weight must be between 0 and 1, not {weight}")
+        return [weight, 1.0 - weight]
+    given = [1.0] * models if weights is None else [float(w) for w in weights]
+    if len(given) != models:
+        raise FedgramError(f"there are {models} models, but {len(given)} weights")
+    if not all(0.0 <= w < np.inf for w in given) or not sum(given) > 0.0:
+        raise FedgramError("the merging weights must be at least 0, and one of them more")
+    return [w / sum(given) for w in given]
+
+
+def _posterior(prior: FloatArray, log_histories: FloatArray) -> FloatArray:
+    """λ_i(h) ∝ prior_i·p_i(h), per model and history."""
+    log_joint = np.log(prior) + np.maximum(log_histories, -1e4)
+    odds = np.exp(log_joint - log_joint.max(axis=0))
+    share: FloatArray = odds / odds.sum(axis=0)
     return share
 
 
@@ -74,17 +103,16 @@ def merge_counts(a: NGramCounts, b: NGramCounts, *, weight_a: float = 1.0, weigh
     return NGramCounts(topology, vocabulary, count + weight_b * sum_by(arc_b, b.count, topology.arcs))
 
 
-def _unite(
-    a: NGramModel | NGramCounts, b: NGramModel | NGramCounts
-) -> tuple[Vocabulary, Topology, tuple[IntArray, IntArray]]:
-    """The union of the vocabularies, a's words first; the union of the n-grams; and the new arcs of a and b."""
-    vocabulary = Vocabulary.of([*a.vocabulary.words, *b.vocabulary.words])
-    ngrams_a, ngrams_b = ngrams_of(a.topology), ngrams_of(b.topology)
-    new_id = np.array(vocabulary.encode(b.vocabulary.words), np.int32)
-    runs = Ragged.concatenate([ngrams_a, Ragged(new_id[ngrams_b.values], ngrams_b.offsets)])
-    either_open = has_unknown(a.topology) or has_unknown(b.topology)
-    built = topology_from_ngrams(runs, len(vocabulary), open_vocabulary=either_open)
-    return vocabulary, built.topology, (built.arc[: len(ngrams_a)], built.arc[len(ngrams_a) :])
+def _unite(*parts: NGramModel | NGramCounts) -> tuple[Vocabulary, Topology, list[IntArray]]:
+    """The union of the vocabularies, the first one's words first; the union of n-grams; and the new arcs of each."""
+    vocabulary = Vocabulary.of(word for part in parts for word in part.vocabulary.words)
+    runs = []
+    for part in parts:
+        ngrams, new_id = ngrams_of(part.topology), np.array(vocabulary.encode(part.vocabulary.words), np.int32)
+        runs.append(Ragged(new_id[ngrams.values], ngrams.offsets))
+    any_open = any(has_unknown(part.topology) for part in parts)
+    built = topology_from_ngrams(Ragged.concatenate(runs), len(vocabulary), open_vocabulary=any_open)
+    return vocabulary, built.topology, np.split(built.arc, np.cumsum([len(run) for run in runs])[:-1])
 
 
 def renumber(model: NGramModel, vocabulary: Vocabulary) -> NGramModel:

@@ -58,13 +58,13 @@ class NGramModel:
 
     @classmethod
     def train(
-        cls, text: str | Path | Iterable[str], *, order: int = 3, smoothing: str = "katz",
+        cls, text: str | Path | Iterable[str], *, order: int = 3, smoothing: str = "modified-kneser-ney",
         vocab: str | Path | Iterable[str] | None = None, max_ngrams: int | None = None, **settings: Any,
     ) -> "NGramModel":  # fmt: skip
         """Train a model on text.
 
         Args:
-            text: A file with one sentence per line and words separated by blanks (.gz is unpacked), or sentences.
+            text: A file with one sentence per line and words separated by blanks (may be packed), or sentences.
             order: Length of the longest n-gram.
             smoothing: katz, witten-bell, absolute, kneser-ney or modified-kneser-ney.
             vocab: The words to use, or a file with one word per line; everything else becomes `<unk>`.

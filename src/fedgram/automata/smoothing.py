@@ -52,7 +52,7 @@ class _Discounted:
     share: FloatArray
 
 
-def smooth(counts: NGramCounts, method: str = "katz") -> NGramModel:
+def smooth(counts: NGramCounts, method: str = "modified-kneser-ney") -> NGramModel:
     """The smoothed model of the counts; `method` is one of `METHODS`.
 
     The words that do not occur get together as much as the rarest words that do (Good-Turing), but each at most as much

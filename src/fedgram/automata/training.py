@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,7 +33,7 @@ class NGramOptions(Settings):
     """
 
     order: Annotated[int, Between(1, MAX_ORDER)] = setting(3, "Length of the longest n-gram.")
-    smoothing: Smoothing = setting("katz", "Smoothing method.")
+    smoothing: Smoothing = setting("modified-kneser-ney", "Smoothing method.")
     higher_order_words: AtLeastOne = setting(
         64_000, "Only this many of the most frequent words are used in n-grams of two and more words."
     )
@@ -43,6 +44,9 @@ class NGramOptions(Settings):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
+        if any(b < a for a, b in pairwise(self.min_count)):
+            shown = ",".join(map(str, self.min_count))
+            raise InvariantError(f"min_count must not fall with the order, as in {shown}: longer n-grams are rarer")
         if len(self.min_count) > self.order:
             raise InvariantError(f"min_count names {len(self.min_count)} orders, but the model has {self.order}")
 
@@ -61,6 +65,13 @@ def train(
     counts = count_ngrams(
         corpus.sentences, corpus.vocabulary, order=options.order, open_vocabulary=options.open_vocabulary
     )
+    return train_on_counts(counts, options, max_ngrams=max_ngrams, begin=begin)
+
+
+def train_on_counts(
+    counts: NGramCounts, options: NGramOptions, *, max_ngrams: int | None = None, begin: Begin = silent
+) -> NGramModel:
+    """The model of counts, whose order and vocabulary are those of the result."""
     begin("Smoothing")
     model = smooth(counts, options.smoothing)
     keep = _wanted(counts, options)

@@ -67,14 +67,14 @@ def steps() -> Iterator[Steps]:
         yield Steps(progress)
 
 
-def show(result: Mapping[str, Any], as_json: bool) -> None:
-    """Print a result: one JSON object, or one line per value."""
+def show(result: Mapping[str, Any], as_json: bool, *, err: bool = False) -> None:
+    """Print a result: one JSON object, or one line per value. With `err`, on standard error."""
     if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
+        click.echo(json.dumps(result, ensure_ascii=False), err=err)
         return
     width = max(len(name) for name in result)
     for name, value in result.items():
-        click.echo(f"{name.replace('_', ' '):<{width}}  {_readable(value)}")
+        click.echo(f"{name.replace('_', ' '):<{width}}  {_readable(value)}", err=err)
 
 
 def _readable(value: Any) -> str:

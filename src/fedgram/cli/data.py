@@ -1,6 +1,5 @@
 """`fedgram data`: populations of users and their text, imported, generated and described."""
 
-import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from fedgram.cli.parameters import bytes_of, json_option, output_path, seed_opti
 from fedgram.cli.parameters import output_option as file_option
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
+from fedgram.core.unpacking import packing
 from fedgram.text.corpus import open_text, whole_lines
 from fedgram.text.importers import FileReport, ImportOptions, ImportReport, read_messages
 from fedgram.text.merging import merged_messages
@@ -215,13 +215,10 @@ def synthesize_command(
 
 def _write_lines(path: Path, lines: Iterable[str]) -> int:
     count = 0
-    with atomic_write(path) as raw:
-        file = gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) if path.suffix == ".gz" else raw
+    with atomic_write(path) as raw, packing(raw, path) as file:
         for line in lines:
             file.write(line.encode() + b"\n")
             count += 1
-        if file is not raw:
-            file.close()
     return count
 
 
@@ -266,8 +263,8 @@ def text_command(population: str, split: str, output: Path, uncased: bool, as_js
 def normalize_command(text: str, output: Path, uncased: bool, as_json: bool) -> None:
     """Normalise running text in the same way as users' text.
 
-    TEXT is UTF-8 with punctuation; .gz is unpacked and - is standard input. The result is what `fedgram ngram train`
-    reads: one sentence per line, split and cleaned as messages are.
+    TEXT is UTF-8 with punctuation. Packed files are unpacked, and - is standard input. The result is what
+    `fedgram ngram train` reads: one sentence per line, split and cleaned as messages are.
     """
     with steps() as step, open_text(text) as file:
         advance = step.begin(f"Normalising {text}", bytes_of((text,)))

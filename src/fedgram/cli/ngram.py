@@ -1,6 +1,5 @@
-"""`fedgram ngram`: the n-gram toolkit. A model's format follows from its suffix: .arpa .arpa.gz .fst .ngram."""
+"""`fedgram ngram`: the n-gram toolkit. A model's format follows from its suffix: .arpa .lm .fst .ngram."""
 
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -10,32 +9,31 @@ import numpy as np
 
 from fedgram.automata import approximate as approximation
 from fedgram.automata import merge as merging
-from fedgram.automata.counting import cross_entropy
-from fedgram.automata.model import NGramModel, renormalize
+from fedgram.automata.mixture import fit_weights, joint_vocabulary
+from fedgram.automata.model import renormalize
 from fedgram.automata.properties import normalization_error
 from fedgram.automata.prune import prune_to_size, prune_to_threshold
+from fedgram.automata.restrict import keep_words
 from fedgram.automata.sampling import MAX_LENGTH, sample_sentences
-from fedgram.automata.scoring import score
-from fedgram.automata.training import NGramOptions, train
 from fedgram.cli.capitalize import command as capitalize
 from fedgram.cli.commands import Group
-from fedgram.cli.console import Steps, show, steps
+from fedgram.cli.console import show, steps
+from fedgram.cli.ngram_train import count_command, read, read_text, report, train_command, words_of, write
 from fedgram.cli.parameters import (
-    bytes_of,
+    format_option,
     json_option,
     model_argument,
-    model_output,
-    model_output_option,
+    models_input,
+    piped_model_options,
+    piped_model_output,
     seed_option,
 )
-from fedgram.cli.settings import settings_options
+from fedgram.cli.perplexity import command as perplexity
 from fedgram.cli.sizes import size
-from fedgram.core.errors import FedgramError
-from fedgram.formats.models import is_model, read_model, write_model
+from fedgram.formats.models import is_pipe
 from fedgram.formats.openfst import STYLES, symbols_path
-from fedgram.text.corpus import Corpus, read_corpus
 from fedgram.text.unigrams import read_unigrams
-from fedgram.text.vocabulary import SPECIAL, Vocabulary, read_vocabulary
+from fedgram.text.vocabulary import SPECIAL
 
 _SAMPLE_BATCH = 10_000
 
@@ -43,60 +41,17 @@ _SAMPLE_BATCH = 10_000
 @click.group(
     cls=Group,
     examples=[
-        "fedgram ngram train corpus.txt --order 3 --smoothing modified-kneser-ney -o model.arpa",
+        "fedgram ngram train corpus.txt -o model.arpa",
         "fedgram ngram perplexity model.arpa test.txt",
     ],
 )
 def group() -> None:
     """Train, prune, merge, approximate, score and convert n-gram models.
 
-    A model's format follows from its suffix: .arpa, .arpa.gz, .fst (OpenFst), .ngram (exact, checksummed). Text is
-    UTF-8, one sentence per line, words separated by blanks; .gz is unpacked and - is standard input.
+    A model's format follows from its suffix: .arpa or .lm, .fst (OpenFst), .ngram (exact, checksummed). Text is UTF-8,
+    one sentence per line, words separated by blanks. .gz, .bz2 and .zst are unpacked. - is standard input or output,
+    where a model's format is recognised or given by --format.
     """
-
-
-def _read(step: Steps, path: str) -> NGramModel:
-    step.begin(f"Reading {path}")
-    return read_model(path)
-
-
-def _write(step: Steps, model: NGramModel, path: Path, **options: Any) -> None:
-    step.begin(f"Writing {path}")
-    write_model(model, path, **options)
-
-
-def _read_text(step: Steps, paths: tuple[str, ...], vocabulary: Vocabulary | None) -> Corpus:
-    return read_corpus(paths, vocabulary, on_bytes=step.begin("Reading text", bytes_of(paths)))
-
-
-@group.command(
-    "train",
-    examples=[
-        "fedgram ngram train corpus.txt --order 3 --smoothing modified-kneser-ney -o model.arpa",
-        "fedgram ngram train corpus.txt --vocab words.txt --min-count 1,1,2 --max-ngrams 5000 -o model.ngram --json",
-    ],
-)
-@click.argument("corpus", nargs=-1, required=True)
-@model_output_option
-@settings_options(NGramOptions, "options")
-@click.option("--vocab", help="Words to use, one per line; everything else becomes <unk>. By default, every word.")
-@click.option("--max-ngrams", type=click.IntRange(1), help="Prune to at most this many n-grams.")
-@json_option
-def train_command(
-    corpus: tuple[str, ...], output: Path, options: NGramOptions, vocab: str | None, max_ngrams: int | None,
-    as_json: bool,
-) -> None:  # fmt: skip
-    """Train a model on text, one sentence per line."""
-    began = perf_counter()
-    with steps() as step:
-        vocabulary = read_vocabulary(vocab) if vocab else None
-        text = _read_text(step, corpus, vocabulary)
-        if vocab and options.open_vocabulary is None:
-            options = replace(options, open_vocabulary=True)
-        model = train(text, options, max_ngrams=max_ngrams, begin=step.begin)
-        _write(step, model, output)
-    result = {"model": str(output), "sentences": len(text.sentences), "words": text.words, **size(model)}
-    show({**result, "seconds": round(perf_counter() - began, 3)}, as_json)
 
 
 @group.command(
@@ -107,51 +62,79 @@ def train_command(
     ],
 )
 @model_argument("model")
-@model_output_option
+@piped_model_options
 @click.option("--max-ngrams", type=click.IntRange(1), help="Keep at most this many n-grams, unigrams included.")
 @click.option("--theta", type=click.FloatRange(0), help="Drop n-grams that raise perplexity by less than this share.")
 @click.option("--split-ties", is_flag=True, help="Keep some of equally useful n-grams, to meet --max-ngrams exactly.")
 @json_option
 def prune_command(
-    model: str, output: Path, max_ngrams: int | None, theta: float | None, split_ties: bool, as_json: bool
-) -> None:
+    model: str, output: Path, format: str | None, max_ngrams: int | None, theta: float | None, split_ties: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Drop the n-grams that matter least (relative entropy)."""
     if (max_ngrams is None) == (theta is None):
         raise click.UsageError("give either --max-ngrams or --theta")
     if split_ties and theta is not None:
         raise click.UsageError("--split-ties goes with --max-ngrams")
     with steps() as step:
-        full = renormalize(_read(step, model))
+        full = renormalize(read(step, model))
         step.begin("Pruning")
         if theta is not None:
             pruned = prune_to_threshold(full, theta)
         else:
             pruned = prune_to_size(full, max_ngrams or 0, split_ties=split_ties)
-        _write(step, pruned, output)
-    show({"model": str(output), "ngrams_before": full.topology.arcs, **size(pruned)}, as_json)
+        write(step, pruned, output, format=format)
+    report(output, {"model": str(output), "ngrams_before": full.topology.arcs, **size(pruned)}, as_json)
 
 
 @group.command(
     "merge",
     examples=[
         "fedgram ngram merge a.arpa b.arpa --weight 0.3 -o both.arpa",
-        "fedgram ngram merge a.arpa b.arpa --method bayes -o both.arpa",
+        "fedgram ngram merge a.arpa b.arpa A_W.arpa --weights 0.5,0.3,0.2 --method bayes -o all.arpa",
+        "fedgram ngram merge a.arpa b.arpa A_W.arpa --dev test.txt -o all.arpa",
     ],
 )
-@model_argument("a")
-@model_argument("b")
-@model_output_option
-@click.option("--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="The weight of A.")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, callback=models_input)
+@piped_model_options
+@click.option("--weight", type=click.FloatRange(0, 1), help="The weight of the first of two models.")
+@click.option("--weights", metavar="A,B,…", help="The weights of all models, separated by commas; default: equal.")
+@click.option("--dev", help="Text, one sentence per line, to which the weights are fitted (by EM).")
 @click.option("--method", type=click.Choice(merging.METHODS), default="linear", show_default=True, help="How to mix.")
 @json_option
-def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_json: bool) -> None:
-    """Interpolate two models."""
+def merge_command(
+    models: tuple[str, ...], output: Path, format: str | None, weight: float | None, weights: str | None,
+    dev: str | None, method: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Interpolate two or more models.
+
+    The weights are equal, given, or those that make a text most likely (--dev). With the method bayes, a model counts
+    for more after histories that it finds likely, and the weights are priors.
+    """
+    if sum(given is not None for given in (weight, weights, dev)) > 1:
+        raise click.UsageError("give one of --weight, --weights and --dev")
+    shares = None if weights is None else _numbers(weights)
+    fitted: dict[str, Any] = {}
     with steps() as step:
-        models = _read(step, a), _read(step, b)
+        parts = [read(step, model) for model in models]
+        if dev is not None:
+            text = read_text(step, (dev,), joint_vocabulary(parts))
+            fit = fit_weights(parts, text, on_step=step.begin("Fitting the weights"))
+            shares, fitted = list(fit.weights), {"em_steps": fit.steps, "dev_symbols": fit.symbols}
+            fitted |= {"dev_perplexity_equal_weights": fit.perplexity_before, "dev_perplexity": fit.perplexity}
         step.begin("Merging")
-        merged = merging.merge(*models, weight=weight, method=method)
-        _write(step, merged, output)
-    show({"model": str(output), **size(merged)}, as_json)
+        merged = merging.merge(*parts, weight=weight, weights=shares, method=method)
+        write(step, merged, output, format=format)
+    if shares is None:
+        shares = [weight, 1.0 - weight] if weight is not None else [1.0 / len(models)] * len(models)
+    report(output, {"model": str(output), "weights": shares, **fitted, **size(merged)}, as_json)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError("--weights are numbers separated by commas, such as 0.5,0.3,0.2") from None
 
 
 @group.command(
@@ -163,22 +146,22 @@ def merge_command(a: str, b: str, output: Path, weight: float, method: str, as_j
 )
 @model_argument("model")
 @click.argument("unigrams")
-@model_output_option
+@piped_model_options
 @json_option
-def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: bool) -> None:
+def replace_unigrams_command(model: str, unigrams: str, output: Path, format: str | None, as_json: bool) -> None:
     """Replace the unigrams of a model by other word frequencies.
 
     Words that the model lacks are added. UNIGRAMS is a file of `fedgram federated unigrams collect`, or text with lines
     of word, tab, count.
     """
     with steps() as step:
-        full, frequency = _read(step, model), read_unigrams(unigrams)
+        full, frequency = read(step, model), read_unigrams(unigrams)
         step.begin("Replacing unigrams")
         replaced = merging.replace_unigrams(full, frequency)
-        _write(step, replaced, output)
+        write(step, replaced, output, format=format)
     added = len(replaced.vocabulary) - len(full.vocabulary)
     result = {"model": str(output), "unigrams_given": len(frequency), "words_added": added}
-    show({**result, **size(replaced)}, as_json)
+    report(output, {**result, **size(replaced)}, as_json)
 
 
 @group.command(
@@ -190,7 +173,7 @@ def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: b
 )
 @model_argument("source")
 @model_argument("topology")
-@model_output_option
+@piped_model_options
 @click.option(
     "--method", type=click.Choice(approximation.METHODS), default="kl-min", show_default=True, help="How to fit."
 )
@@ -200,8 +183,9 @@ def replace_unigrams_command(model: str, unigrams: str, output: Path, as_json: b
 @seed_option
 @json_option
 def approximate_command(
-    source: str, topology: str, output: Path, method: str, samples: int | None, seed: int, as_json: bool
-) -> None:
+    source: str, topology: str, output: Path, format: str | None, method: str, samples: int | None, seed: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Fit one model's n-grams to another model's distribution.
 
     The result has the n-grams of TOPOLOGY and is as close to SOURCE as they allow. N-grams with words that SOURCE does
@@ -209,13 +193,13 @@ def approximate_command(
     """
     began = perf_counter()
     with steps() as step:
-        model, target = _read(step, source), _read(step, topology)
+        model, target = read(step, source), read(step, topology)
         step.begin("Approximating")
         adopted = approximation.adopt_topology(
             target.topology, target.vocabulary, model.vocabulary, open_vocabulary=model.has_unknown
         )
         result = approximation.approximate(model, adopted, method=method, samples=samples, seed=seed)
-        _write(step, result.model, output)
+        write(step, result.model, output, format=format)
     counted = result.source
     figures: dict[str, Any] = {
         "words_left_out": sum(word not in model.vocabulary.index for word in target.vocabulary.words),
@@ -227,63 +211,7 @@ def approximate_command(
         "perplexity": float(np.exp(result.cross_entropy / counted.symbols)),
     }
     seconds = round(perf_counter() - began, 3)
-    show({"model": str(output), **size(result.model), **figures, "seconds": seconds}, as_json)
-
-
-@group.command(
-    "perplexity",
-    examples=[
-        "fedgram ngram perplexity model.arpa test.txt",
-        "fedgram ngram perplexity model.arpa model.arpa --json",
-    ],
-)
-@model_argument("model")
-@click.argument("text")
-@json_option
-def perplexity_command(model: str, text: str, as_json: bool) -> None:
-    """Score a text, or compute the expected score of another model's text.
-
-    TEXT has one sentence per line. If it is a model, the score is the exact expectation over its sentences. Perplexity
-    is per symbol, sentence ends included. Unknown words are scored as <unk>; by a model without <unk> they are counted
-    and left out.
-    """
-    with steps() as step:
-        full = _read(step, model)
-        if is_model(text):
-            other = _read(step, text)
-            step.begin("Computing the expectation")
-            show(_expected_perplexity(full, other), as_json)
-            return
-        corpus = _read_text(step, (text,), full.vocabulary)
-        step.begin("Scoring")
-        result = score(full, corpus.sentences)
-    show(
-        {
-            "sentences": result.sentences,
-            "words": result.words,
-            "oov": result.oov,
-            "nats": result.nats,
-            "nats_per_sentence": result.nats / result.sentences,
-            "log10": -result.nats / float(np.log(10.0)),
-            "perplexity": result.perplexity,
-        },
-        as_json,
-    )
-
-
-def _expected_perplexity(model: NGramModel, source: NGramModel) -> dict[str, Any]:
-    if set(model.vocabulary.words) != set(source.vocabulary.words) or model.has_unknown != source.has_unknown:
-        raise FedgramError("the two models have different vocabularies, so an expectation is not defined")
-    same = merging.renumber(model, source.vocabulary)
-    counted = approximation.count_source(source, same.topology)
-    nats = cross_entropy(counted.counts, same)
-    return {
-        "symbols_per_sentence": counted.symbols,
-        "nats_per_sentence": nats,
-        "source_entropy": counted.entropy,
-        "kl": max(nats - counted.entropy, 0.0),
-        "perplexity": float(np.exp(nats / counted.symbols)),
-    }
+    report(output, {"model": str(output), **size(result.model), **figures, "seconds": seconds}, as_json)
 
 
 @group.command(
@@ -303,7 +231,7 @@ def _expected_perplexity(model: NGramModel, source: NGramModel) -> dict[str, Any
 def sample_command(model: str, count: int, seed: int, max_length: int, as_json: bool) -> None:
     """Draw sentences from a model, one per line."""
     with steps() as step:
-        full = renormalize(_read(step, model))
+        full = renormalize(read(step, model))
     words = full.vocabulary.words
     if as_json:
         sentences = sample_sentences(full, count, seed=seed, max_length=max_length)
@@ -327,13 +255,13 @@ def sample_command(model: str, count: int, seed: int, max_length: int, as_json: 
 def info_command(model: str, as_json: bool) -> None:
     """Describe a model, and check that its probabilities sum to one."""
     with steps() as step:
-        full = _read(step, model)
+        full = read(step, model)
     error = normalization_error(full)
     t = full.topology
     show(
         {
             "model": model,
-            "bytes": Path(model).stat().st_size,
+            **({} if is_pipe(model) else {"bytes": Path(model).stat().st_size}),
             **size(full),
             "arcs": t.arcs,
             "vocabulary": len(full.vocabulary) - len(SPECIAL),
@@ -350,22 +278,31 @@ def info_command(model: str, as_json: bool) -> None:
     examples=[
         "fedgram ngram convert model.arpa model.ngram",
         "fedgram ngram convert model.arpa G.fst --fst-style kaldi",
+        "fedgram ngram convert model.arpa small.lm.zst --limit-vocab words.txt",
     ],
 )
 @model_argument("model")
-@click.argument("output", callback=model_output)
+@click.argument("output", callback=piped_model_output)
+@format_option
 @click.option(
     "--fst-style", type=click.Choice(STYLES), default="epsilon", show_default=True,
     help="Backoff arcs of .fst: OpenGrm's <epsilon>, <phi>, or #0 as in Kaldi's G.fst.",
 )  # fmt: skip
 @json_option
-def convert_command(model: str, output: Path, fst_style: str, as_json: bool) -> None:
+@click.option("--limit-vocab", help="Words to keep, one per line; n-grams with other words are dropped.")
+def convert_command(
+    model: str, output: Path, format: str | None, fst_style: str, limit_vocab: str | None, as_json: bool
+) -> None:
     """Write a model in another format, by suffix."""
     with steps() as step:
-        full = _read(step, model)
-        _write(step, full, output, fst_style=fst_style)
+        full = read(step, model)
+        full = keep_words(renormalize(full), words_of(limit_vocab)) if limit_vocab else full
+        write(step, full, output, fst_style=fst_style, format=format)
     symbols = {"symbols": str(symbols_path(output))} if str(output).endswith(".fst.txt") else {}
-    show({"model": str(output), **symbols, **size(full)}, as_json)
+    report(output, {"model": str(output), **symbols, **size(full)}, as_json)
 
 
 group.add_command(capitalize)
+group.add_command(perplexity)
+group.add_command(train_command)
+group.add_command(count_command)

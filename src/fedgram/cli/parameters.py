@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.formats.models import READERS, WRITABLE, model_suffix
+from fedgram.core.unpacking import PACKED
+from fedgram.formats.models import FORMATS, READERS, WRITABLE, is_pipe, model_suffix
 from fedgram.text.messages import SPLITS
 
 Decorator = Callable[[Any], Any]
@@ -108,11 +109,23 @@ def model_output(ctx: click.Context, parameter: click.Parameter, value: str) -> 
     return path
 
 
+def piped_model_output(ctx: click.Context, parameter: click.Parameter, value: str) -> Path | None:
+    """The same, where a pipe will do, or another name if the format is given."""
+    if is_pipe(value):
+        return Path(value)
+    return output_path(ctx, parameter, value) if ctx.params.get("format") else model_output(ctx, parameter, value)
+
+
 def model_input(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """A check that a name is that of a model that can be read."""
-    if value is not None:
+    if value is not None and not is_pipe(value):
         model_suffix(value, tuple(READERS))
     return value
+
+
+def models_input(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """A check of several names."""
+    return tuple(value for value in values if model_input(ctx, parameter, value))
 
 
 def model_argument(name: str) -> Decorator:
@@ -120,11 +133,23 @@ def model_argument(name: str) -> Decorator:
     return click.argument(name, callback=model_input)
 
 
-model_output_option = output_option("Model to write: .arpa .arpa.gz .fst .fst.txt .ngram", model_output)
+_SUFFIXES = "Model to write: .arpa .arpa.gz .fst .fst.txt .ngram"
+model_output_option = output_option(_SUFFIXES, model_output)
+
+
+format_option = click.option(
+    "--format", type=click.Choice(FORMATS), is_eager=True,
+    help="Format of the model, if the name of the output has no such suffix; arpa for a pipe.",
+)  # fmt: skip
+
+
+def piped_model_options(function: Any) -> Any:
+    """The model to write, which may be a pipe, and its format if its name does not say it."""
+    return output_option(f"{_SUFFIXES}; - is standard output.", piped_model_output)(format_option(function))
 
 
 def bytes_of(paths: tuple[str, ...]) -> int | None:
     """The size of all files together; None if one is not an ordinary, uncompressed file."""
     files = [Path(path) for path in paths]
-    plain = all(file.is_file() and file.suffix != ".gz" for file in files)
+    plain = all(file.is_file() and file.suffix not in PACKED for file in files)
     return sum(file.stat().st_size for file in files) if plain else None

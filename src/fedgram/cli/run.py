@@ -15,6 +15,7 @@ from fedgram.cli.console import warn
 from fedgram.cli.parameters import json_option
 from fedgram.cli.settings import settings_options
 from fedgram.core.compute import Compute
+from fedgram.core.extras import check_extras
 from fedgram.core.progress import Advance, Begin
 from fedgram.core.settings import settings_of
 from fedgram.pipeline.config import PRESETS, SIZES, Language, PopulationSection, RunConfig, preset_path, read_run_config
@@ -119,11 +120,25 @@ def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> 
     execute(config, workspace, as_json=as_json, **options)
 
 
+def extras_of(config: RunConfig, until: str | None) -> list[str]:
+    """The optional packages that a run needs; one that stops early needs those of its networks and its users only."""
+    users = config.population.users
+    needed = {
+        "neural": True,
+        "data": users is not None and not users.endswith(".population"),
+        "privacy": config.privacy.protection == "dp",
+        "pieces": until is None and config.pieces.use,
+        "plots": until is None,
+    }
+    return [extra for extra, wanted in needed.items() if wanted]
+
+
 def execute(
     config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, compute: Compute, as_json: bool,
     change: "Callable[[list[Stage]], list[Stage]] | None" = None,
 ) -> None:  # fmt: skip
     """Run, or say what would be run, and print the result."""
+    check_extras("this run", *extras_of(config, until))
     from fedgram.pipeline.run import plan_pipeline, run_pipeline
     from fedgram.pipeline.stages import stage_names
 

@@ -34,7 +34,7 @@ class InferenceOptions:
     """How to infer: from how many samples, and what to keep.
 
     N-grams of two and more words that came up less than `min_count` times are left out. `workers` threads and `ranks`
-    processes share the sampling. Everything else has the defaults of `NGramOptions`.
+    processes share the sampling. Smoothing is Katz's; everything else has the defaults of `NGramOptions`.
     """
 
     samples: int
@@ -90,7 +90,8 @@ def _train(corpus: Corpus, options: InferenceOptions, *, open_vocabulary: bool) 
     if not np.any(corpus.sentences.values):
         raise FedgramError("the source's samples hold no words, so that no topology can be inferred from them")
     min_count = (1, options.min_count)[: options.order]
-    return train(corpus, order=options.order, min_count=min_count, open_vocabulary=open_vocabulary)
+    settings = {"order": options.order, "smoothing": "katz", "min_count": min_count}
+    return train(corpus, **settings, open_vocabulary=open_vocabulary)
 
 
 def _sampled(source: SourceModel, options: InferenceOptions, seed: int) -> Ragged:

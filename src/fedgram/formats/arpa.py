@@ -1,10 +1,9 @@
-"""ARPA files, plain or gzipped. Files of KenLM, SRILM, IRSTLM and OpenGrm can be read; all of them read our files.
+"""ARPA files, plain or packed. Files of KenLM, SRILM, IRSTLM and OpenGrm can be read; all of them read our files.
 
 Written files are prefix-sorted: n-grams are in the order of their histories in the section before. `<s>` is a unigram
 with log10 probability −99, and the header counts it.
 """
 
-import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from fedgram.core.arrays import ByteArray, FloatArray, IntArray, LongArray, Ragg
 from fedgram.core.errors import InputError, InvariantError
 from fedgram.core.jit import kernel
 from fedgram.core.storage import atomic_write
+from fedgram.core.unpacking import packing
 from fedgram.formats.decimal import MAX_NUMBER_BYTES, parse_number, write_number
 from fedgram.text.corpus import checked_text, open_text
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, Vocabulary
@@ -237,16 +237,14 @@ def _assemble(sections: list[_Section], vocabulary: Vocabulary, path: str | Path
         raise InputError(path, str(error)) from None
 
 
-def write_arpa(model: NGramModel, path: str | Path) -> None:
-    """Write the model, gzipped if the name ends in `.gz`. Values are log10 with 7 decimals."""
-    with atomic_write(path) as raw:
-        if str(path).endswith(".gz"):
-            with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
-                for piece in _pieces(model):
-                    packed.write(piece)
-        else:
-            for piece in _pieces(model):
-                raw.write(piece)
+def write_arpa(model: NGramModel, path: str | Path, *, packed: str | None = None) -> None:
+    """Write the model, packed if its name or `packed` ends in `.gz`, `.bz2` or `.zst`.
+
+    Values are log10 with 7 decimals.
+    """
+    with atomic_write(path) as raw, packing(raw, packed or path) as file:
+        for piece in _pieces(model):
+            file.write(piece)
 
 
 def _pieces(model: NGramModel) -> Iterator[bytes]:

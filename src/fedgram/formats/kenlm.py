@@ -17,7 +17,8 @@ def write_kenlm(model: NGramModel, path: str | Path, *, structure: str = "probin
     """Write the model as KenLM's probing hash table or as its 8-bit quantised trie."""
     found = builder or shutil.which("build_binary")
     if not found:
-        raise FedgramError("KenLM's build_binary is not on the PATH; set --build-binary, or export ARPA")
+        remedy = "set --build-binary (docs/exports.md says how to get it), or export arpa"
+        raise FedgramError(f"KenLM's build_binary is not on the PATH; {remedy}")
     with tempfile.TemporaryDirectory() as folder:
         arpa, binary = Path(folder) / "model.arpa", Path(folder) / "model.binary"
         write_arpa(model, arpa)

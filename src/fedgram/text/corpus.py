@@ -1,10 +1,11 @@
 """Reading a corpus: UTF-8 text, one sentence per line, words separated by white space.
 
 All blanks of Unicode separate words, non-breaking spaces too; only a line feed ends a line. Blank lines are skipped.
-Files ending in `.gz` are decompressed; `-` is standard input. Counting adds the sentence marks `<s>` and `</s>`, so a
-corpus that already has them is refused. The word `<unk>` in a text is the unknown word.
+Packed files are unpacked (`core/unpacking.py`); `-` is standard input. Counting adds the sentence marks `<s>` and
+`</s>`, so a corpus that already has them is refused. The word `<unk>` in a text is the unknown word.
 """
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import numpy as np
 from fedgram.core.arrays import ByteArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.jit import kernel
-from fedgram.core.unpacking import open_unpacked
+from fedgram.core.unpacking import open_unpacked, unpacked
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 from fedgram.text.word_table import HashArray, WordTable, find_word, insert_word
 
@@ -108,12 +109,18 @@ def _read_file(
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[BinaryIO]:
-    """Open the bytes of a text file, decompressed if its name ends in `.gz`; `-` is standard input."""
+    """Open the bytes of a text file, unpacked if it is packed; `-` is standard input."""
     if str(path) == "-":
-        yield sys.stdin.buffer
+        with unpacked(_standard_input(), path) as file:
+            yield file
         return
     with open_unpacked(path) as file:
         yield file
+
+
+def _standard_input() -> io.BufferedReader:
+    stream = sys.stdin.buffer
+    return stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[arg-type]
 
 
 def whole_lines(file: BinaryIO, path: str | Path) -> Iterator[ByteArray]:

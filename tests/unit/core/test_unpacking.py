@@ -1,13 +1,17 @@
 """Compressed input: what it may become, and how a user allows more."""
 
+import bz2
 import gzip
+import io
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.core.unpacking import VARIABLE, Meter, open_unpacked, size_in_bytes, unpacked_limit
+from fedgram.core.unpacking import VARIABLE, Meter, open_unpacked, packing, size_in_bytes, unpacked, unpacked_limit
 
 MIB = 1 << 20
 
@@ -29,6 +33,46 @@ def test_ordinary_files_are_read_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "cut.gz").write_bytes(gzip.compress(text)[:-9])
     with pytest.raises(InputError, match="not a complete gzip file"), open_unpacked(tmp_path / "cut.gz") as file:
         file.read()
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress,
+    "Zstandard": lambda data: zstandard.compress(data[: len(data) // 2]) + zstandard.compress(data[len(data) // 2 :]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_packed_files_are_recognised_by_their_content(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, path = "".join(f"line {i}\n" for i in range(100_000)).encode(), tmp_path / "a.txt"
+    packed = PACKERS[kind](text)
+    path.write_bytes(packed)
+    with open_unpacked(path) as file:
+        assert file.read(10) + file.read() == text
+    with unpacked(io.BufferedReader(io.BytesIO(packed)), "-") as file:  # type: ignore[arg-type]
+        assert file.read() == text
+    for wrong in (packed[: len(packed) // 3], packed[: len(packed) - 5], packed[:30] + bytes(50) + packed[80:]):
+        path.write_bytes(wrong)
+        with pytest.raises(InputError, match=f"not a complete {kind} file"), open_unpacked(path) as file:
+            file.read()
+    path.write_bytes(packed)
+    monkeypatch.setenv(VARIABLE, "100K")
+    with pytest.raises(InputError, match="unpacks to more than") as refused, open_unpacked(path) as file:
+        file.read()
+    assert refused.value.line is not None
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".zst"])
+def test_output_is_packed_by_its_name(tmp_path: Path, suffix: str) -> None:
+    paths = [tmp_path / f"{name}.txt{suffix}" for name in "ab"]
+    for path in paths:
+        with path.open("wb") as raw, packing(raw, path) as file:
+            file.write(b"one\n" * 1000)
+        with open_unpacked(path) as file:
+            assert file.read() == b"one\n" * 1000
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert (paths[0].stat().st_size < 1000) == bool(suffix)
 
 
 def test_the_limit_grows_with_the_file_and_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,9 +173,8 @@ def test_a_cut_gzip_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(GOOD.encode())[:-20])
     with pytest.raises(InputError, match="gzip"):
         read_arpa(path)
-    path.write_text(GOOD)
-    with pytest.raises(InputError, match="gzip"):
-        read_arpa(path)
+    path.write_text(GOOD)  # the content decides, not the name
+    read_arpa(path)
 
 
 @pytest.mark.parametrize("suffix", [".arpa", ".arpa.gz", ".ngram"])

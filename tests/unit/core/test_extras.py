@@ -1,0 +1,32 @@
+"""Optional packages that are missing are named together."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedgram.cli.run import extras_of
+from fedgram.core import extras
+from fedgram.core.errors import MissingDependencyError
+from fedgram.pipeline.config import read_run_config
+
+
+def test_every_extra_is_known_and_part_of_all() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    known = {name for name in project["optional-dependencies"] if name not in ("all", "dev", "oracles")}
+    assert known == extras.PACKAGES.keys()
+    (everything,) = project["optional-dependencies"]["all"]
+    assert everything == f"fedgram[{','.join(sorted(known))}]"
+
+
+def test_missing_extras_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in ("torch", "pyarrow") else object())
+    with pytest.raises(MissingDependencyError, match=r"pip install 'fedgram\[data,neural\]'$"):
+        extras.check_extras("a run", "plots", "neural", "data")
+    extras.check_extras("figures", "plots")
+
+
+def test_a_run_asks_for_what_it_will_need() -> None:
+    config = read_run_config("demo")
+    assert extras_of(config, None) == ["neural", "pieces", "plots"]
+    assert extras_of(config, "unigrams") == ["neural"]
