@@ -120,13 +120,16 @@ def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> 
     execute(config, workspace, as_json=as_json, **options)
 
 
-def extras_of(config: RunConfig, until: str | None) -> list[str]:
-    """The optional packages that a run needs; one that stops early needs those of its networks and its users only."""
-    users = config.population.users
+def extras_of(config: RunConfig, until: str | None, workspace: Path) -> list[str]:
+    """The optional packages that a run needs; one that stops early needs those of its networks and its users only.
+
+    Users that were read before, perhaps on another machine, are not read again.
+    """
+    users, is_read = config.population.users, (workspace / "users.population").is_file()
     needed = {
         "neural": True,
-        "data": users is not None and not users.endswith(".population"),
-        "privacy": config.privacy.protection == "dp",
+        "data": users is not None and not users.endswith(".population") and not is_read,
+        "privacy": until is None and config.privacy.protection == "dp",
         "pieces": until is None and config.pieces.use,
         "plots": until is None,
     }
@@ -138,7 +141,7 @@ def execute(
     change: "Callable[[list[Stage]], list[Stage]] | None" = None,
 ) -> None:  # fmt: skip
     """Run, or say what would be run, and print the result."""
-    check_extras("this run", *extras_of(config, until))
+    check_extras("this run", *extras_of(config, until, workspace))
     from fedgram.pipeline.run import plan_pipeline, run_pipeline
     from fedgram.pipeline.stages import stage_names
 

@@ -1,6 +1,7 @@
 """Optional packages that are missing are named together."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,15 @@ def test_missing_extras_are_named_together(monkeypatch: pytest.MonkeyPatch) -> N
     extras.check_extras("figures", "plots")
 
 
-def test_a_run_asks_for_what_it_will_need() -> None:
+def test_a_run_asks_for_what_it_will_need(tmp_path: Path) -> None:
     config = read_run_config("demo")
-    assert extras_of(config, None) == ["neural", "pieces", "plots"]
-    assert extras_of(config, "unigrams") == ["neural"]
+    assert extras_of(config, None, tmp_path) == ["neural", "pieces", "plots"]
+    assert extras_of(config, "unigrams", tmp_path) == ["neural"]
+    files = {("population", name): __file__ for name in ("supplement", "whitelist")}
+    given = config.with_files({**files, ("population", "users"): "users.parquet"})
+    assert extras_of(given, "evaluation", tmp_path) == ["neural", "data"]
+    (tmp_path / "users.population").touch()  # read before, perhaps on another machine
+    assert extras_of(given, "evaluation", tmp_path) == ["neural"]
+    private = replace(given, privacy=replace(given.privacy, protection="dp"))
+    assert "privacy" in extras_of(private, None, tmp_path)
+    assert "privacy" not in extras_of(private, "evaluation", tmp_path)  # Gaussian noise needs no other package
