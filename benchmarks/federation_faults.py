@@ -84,7 +84,7 @@ def server_app(port: int) -> int | None:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if any(w.endswith(b"flwr-serverapp") for w in words[:2]) and f"127.0.0.1:{port}".encode() in words:
+        if b"fedgram.deployment.flower.server_apps" in words and f"127.0.0.1:{port}".encode() in words:
             return int(path.parent.name)
     return None
 

@@ -4,9 +4,10 @@
 
 All devices and the server run in one process, one after another, so the seconds are those of one core; CPU seconds are
 given too, for machines that do other work meanwhile. A few devices leave at each step. The traffic of 500 devices is
-measured with short vectors: what is sent beside the masked vector does not depend on its length. A plain update is its
-numbers in single precision. Signatures are checked once per process in a round; here a device forgets what others have
-checked, so that its seconds are those of a device alone.
+measured with short vectors: what is sent beside the masked vector does not depend on its length. The confirmation is
+the step that signatures need beside those of the semi-honest protocol. A plain update is its numbers in single
+precision. Signatures are checked once per process in a round; here a device forgets what others have checked, so that
+its seconds are those of a device alone.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from fedgram.federated.secure.server import SecureServer
 from fedgram.federated.secure.settings import SecureSettings
 
 SETTINGS = SecureSettings()
+CONFIRMATION = 3
 
 
 def measure(devices: int, length: int, leaving: dict[int, int]) -> dict[str, float]:
@@ -32,8 +34,8 @@ def measure(devices: int, length: int, leaving: dict[int, int]) -> dict[str, flo
     own = new_credentials(range(devices), os.urandom)
     server = SecureServer(SETTINGS, length, own[0].admitted)
     clients = {d: SecureClient(SETTINGS, length, vector.copy, own[d]) for d in range(devices)}
-    on_devices = on_server = 0.0
-    sent = dict.fromkeys(clients, 0)
+    on_devices = on_server = confirming = 0.0
+    sent, confirmation = dict.fromkeys(clients, 0), dict.fromkeys(clients, 0)
     began, cpu = perf_counter(), process_time()
     requests = server.begin(clients)
     for step in range(STEPS):
@@ -48,6 +50,9 @@ def measure(devices: int, length: int, leaving: dict[int, int]) -> dict[str, flo
             t2 = process_time()
             on_devices, on_server = on_devices + t1 - t0, on_server + t2 - t1
             sent[device] += len(request) + len(answer)
+            if step == CONFIRMATION:
+                confirming += t1 - t0
+                confirmation[device] = len(request) + len(answer)
         t0 = process_time()
         requests = server.advance()
         on_server += process_time() - t0
@@ -60,6 +65,7 @@ def measure(devices: int, length: int, leaving: dict[int, int]) -> dict[str, flo
     return {
         "seconds": perf_counter() - began, "cpu": process_time() - cpu, "device": on_devices / devices,
         "server": on_server / len(stayed), "most_bytes": max(sent.values()), "reports": len(stayed),
+        "confirming": 1e3 * confirming / len(stayed), "confirmation": max(confirmation.values()),
     }  # fmt: skip
 
 
@@ -95,7 +101,21 @@ def main() -> None:
         {"what": "the server, a report", "figure": cost["server"], "unit": "s of CPU"},
     ]  # fmt: skip
     short, many = 1000, 500
-    beside = measure(many, short, {})["most_bytes"] - SETTINGS.width(many) * short
+    small, large = measure(n, short, {}), measure(many, short, {})
+    for m, cohort in ((n, small), (many, large)):
+        rows += [
+            {"what": f"the confirmation, in a cohort of {m}", "figure": cohort["confirming"], "unit": "ms of CPU"},
+            {
+                "what": f"the confirmation, in a cohort of {m}, both ways",
+                "figure": int(cohort["confirmation"]),
+                "unit": "bytes",
+            },
+        ]
+    rows.append(
+        {"what": f"a device in a cohort of {n}, beside the masked vector", "unit": "bytes",
+         "figure": int(small["most_bytes"] - SETTINGS.width(n) * short)}
+    )  # fmt: skip
+    beside = large["most_bytes"] - SETTINGS.width(many) * short
     whole = beside + SETTINGS.width(many) * length
     rows += [
         {"what": f"bytes of a device in a cohort of {many}, both ways", "figure": int(whole), "unit": "bytes"},
