@@ -4,13 +4,14 @@ Both hold numbers and fixed words only, and nothing that was typed on a device.
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.storage import atomic_write
+from fedgram.deployment.rotating_log import RotatingLog
 from fedgram.deployment.waiting import waiting_in_words
 from fedgram.privacy.ledger import LEDGER_FILE, Ledger, ledger_facts, total_in_words
 
@@ -104,11 +105,8 @@ class Journal:
     def _log(self, event: str, about: Mapping[str, Any], now: float) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
         line = json.dumps({"time": stamp, "event": event, "task": self._status["task"], **about})
-        descriptor = os.open(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(descriptor, line.encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        with closing(RotatingLog(self._folder / LOG)) as log:
+            log.write(line.encode() + b"\n")
 
 
 def read_status(folder: Path) -> dict[str, Any]:

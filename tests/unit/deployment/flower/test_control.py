@@ -4,16 +4,18 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from fedgram.core.errors import FedgramError
 from fedgram.deployment.flower import command_line, control, internals
-from fedgram.deployment.flower.admitted import Admitted, read_admitted
-from fedgram.deployment.flower.control import UnreachableError, admit, nodes, run_status, start_run, stop_run
+from fedgram.deployment.flower.admitted import Admitted, read_admitted, remember
+from fedgram.deployment.flower.control import UnreachableError, admit, nodes, revoke, run_status, start_run, stop_run
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder
-from fedgram.deployment.keys import free_port, read_public_key, write_device_key
+from fedgram.deployment.key_list import admit_keys, read_key_list
+from fedgram.deployment.keys import compressed_key, free_port, read_public_key, write_device_key
 
 
 @pytest.mark.parametrize(("code", "status"), [(404, "unknown"), (500, None)])
@@ -127,3 +129,45 @@ def test_without_a_server_no_command_is_called(home: Folder, flwr: Flwr, monkeyp
     with pytest.raises(UnreachableError, match=r"no server answers at 127\.0\.0\.1"):
         nodes(home)
     assert not (flwr.folder / "calls").exists()
+
+
+def test_a_device_is_revoked_while_the_server_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the signing key it is cut off, and the list is signed once the key is back."""
+    monkeypatch.delenv(internals.SWITCH, raising=False)
+    home = make_folder(tmp_path / "fed", FederationConfig(port=free_port()))
+    keys = []
+    for number in (7, 8):
+        write_device_key(home.node(number))
+        keys.append(read_public_key(home.node(number) / "key.pub"))
+        remember(home.server, keys[-1], f"device-{number}", number)
+    assert admit_keys(home.server, map(compressed_key, keys)).version == 2
+    assert not revoke(home, "device-9")
+    (home.server / "release.key").rename(tmp_path / "release.key")
+    with pytest.raises(FedgramError, match=r"release\.key: is missing; put it back to admit or revoke"):
+        revoke(home, "device-7")
+    assert [device.name for device in read_admitted(home.server)] == ["device-8"]
+    (tmp_path / "release.key").rename(home.server / "release.key")
+    assert revoke(home, "device-7")
+    assert not revoke(home, "device-7")
+    found = read_key_list(home.server)
+    assert found is not None
+    assert (found.admitted.version, found.admitted.keys) == (3, (compressed_key(keys[1]),))
+    (tmp_path / "device").mkdir()
+    with pytest.raises(FedgramError, match="is a device's folder"):
+        revoke(Folder(tmp_path / "device", home.config), "device-8")
+
+
+def test_only_the_servers_user_can_give_it_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(internals.SWITCH, raising=False)
+    home = make_folder(tmp_path / "fed", FederationConfig(port=free_port()))
+
+    read = Path.read_text
+
+    def denied(path: Path, *arguments: Any, **options: Any) -> str:
+        if path == home.token:
+            raise PermissionError
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(FedgramError, match=r"control\.token: cannot be read; run this command as the user that runs"):
+        nodes(home)
