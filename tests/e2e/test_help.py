@@ -224,6 +224,7 @@ def test_the_examples_of_a_federation_run(world: Path, tmp_path: Path, fedgram: 
     do("federation init fed")
     toml = (tmp_path / "fed" / "federation.toml").read_text()
     toml = toml.replace("port = 8765", f"port = {free_port()}", 1).replace("idle_seconds = 60.0", "idle_seconds = 3.0")
+    toml = toml.replace("masked_with = 20", "masked_with = 3", 1)
     (tmp_path / "fed" / "federation.toml").write_text(toml)
     do("federation devices users.parquet --split dev -o stores --json")
     shutil.rmtree(tmp_path / "stores")

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def extend_superlink(middleware: Sequence[Callable[..., Any]], started: Callable
 
 def extend_supernode(middleware: Callable[..., Any]) -> None:
     """Put ASGI middleware before that of a SuperNode's local server."""
+    from fedgram.deployment.flower.bounded_http import BoundedProtocol
+
     module: Any = import_module("flwr.supernode.main")
     create = module.create_app
 
@@ -59,6 +62,8 @@ def extend_supernode(middleware: Callable[..., Any]) -> None:
         return app
 
     module.create_app = create_app
+    uvicorn: Any = import_module("uvicorn")
+    uvicorn.Config = partial(uvicorn.Config, http=BoundedProtocol, proxy_headers=False, ws="none")
 
 
 def _serve(*, ssl_certfile: str | None = None, ssl_keyfile: str | None = None, **options: Any) -> None:
@@ -68,7 +73,9 @@ def _serve(*, ssl_certfile: str | None = None, ssl_keyfile: str | None = None, *
     """
     import uvicorn
 
-    safe = {"proxy_headers": False, "access_log": False, "server_header": False}
+    from fedgram.deployment.flower.bounded_http import BoundedProtocol
+
+    safe = {"proxy_headers": False, "access_log": False, "server_header": False, "http": BoundedProtocol, "ws": "none"}
     config = uvicorn.Config(**{**options, **safe, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile})
     config.load()
     logging.getLogger("uvicorn.error").addFilter(_is_not_of_a_stranger)
