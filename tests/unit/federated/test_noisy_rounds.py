@@ -185,6 +185,10 @@ def test_noise_of_the_system_generator_is_never_drawn_twice_for_a_round(tmp_path
             )  # fmt: skip
         numbers.append(mechanism.numbers)
     assert numbers == [[1, 2], [3, 4], [5]]
+    (newest,) = tmp_path.glob("*.safetensors")  # an older one would repeat a round with other noise
+    newest.write_bytes(b"damaged")
+    with pytest.raises(FedgramError, match="no checkpoint can be read"):
+        run(job, mechanism=noisy(job, kind="blt", randomness=SystemRandomness()), folder=tmp_path)
 
 
 def test_rounds_are_drawn_in_order() -> None:
