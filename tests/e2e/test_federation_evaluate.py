@@ -62,6 +62,9 @@ over_selection = 1.0
 pairs = false
 grow = 0
 order = 2
+[clipping]
+thresholds = [1.0, inf]
+devices = 2
 """
 
 
@@ -153,15 +156,17 @@ def test_a_federation_without_users_at_the_server(
 def a_run_without_users(home: Folder, config: Path, workspace: Path, users: Path, fedgram: Callable[..., Any]) -> None:
     """All stages; the figures of the test arm are those of `fedgram evaluate` on the same users."""
     ran = fedgram("federation", "run", home.path, config, "-w", workspace, "--workers", 1, "--json")
-    assert "clipping" not in ran["ran"]
+    assert "clipping" in ran["ran"]
     told: dict[str, Mapping[str, Any]] = {
-        name: json.loads((workspace / f"{name}.json").read_text()) for name in ("R_W", "final", "evaluation")
+        name: json.loads((workspace / f"{name}.json").read_text())
+        for name in ("R_W", "final", "evaluation", "clipping")
     }
     assert {part["measured_on"] for part in told.values()} == {"devices"}
     assert [point["round"] for point in told["R_W"]["dev"]] == [2]
     assert (told["R_W"]["reports"], told["R_W"]["best_round"]) == (4, 2)
     assert {"Baseline", "A_W_e", "A_W_r", "Refit"} <= told["final"]["dev_top1"].keys()
     assert (told["evaluation"]["split"], told["evaluation"]["users"]) == ("test", TESTERS)
+    assert (told["clipping"]["devices"], [row["clip"] for row in told["clipping"]["rows"]]) == (2, [1.0, None])
     here = fedgram("evaluate", workspace / "lm.fgram", "--users", users, "--json")["models"][0]
     for name in ("top1", "top3", "oov_rate", "keystroke_savings"):
         assert told["evaluation"]["uncased"]["models"]["lm.fgram"][name]["value"] == here[name]["value"]

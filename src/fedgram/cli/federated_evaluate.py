@@ -66,7 +66,8 @@ def show_on_devices(found: DeviceComparison, arm: str, as_json: bool) -> None:
 def _traffic(found: DeviceComparison) -> dict[str, Any]:
     assert found.progress is not None
     tally = found.progress.tally
+    noise = {"privacy": dict(found.privacy)} if found.privacy else {}
     return {
-        "reports": tally.reports, "empty": tally.empty, "refused": sum(tally.refused.values()),
+        **noise, "reports": tally.reports, "empty": tally.empty, "refused": sum(tally.refused.values()),
         "abandoned_rounds": found.progress.abandoned, "bytes_up": tally.bytes_received, "bytes_down": tally.bytes_sent,
     }  # fmt: skip

@@ -7,6 +7,9 @@ a device that has trained must never test.
 
 A device answers only jobs of its own arm: train devices count and train, dev and test devices only evaluate. A server
 that watches for long which jobs a device answers can tell its arm from that.
+
+As a device is in one arm for ever, what one arm spends of its privacy costs devices of other arms nothing. So each arm
+has a ledger of its own.
 """
 
 from dataclasses import dataclass
@@ -15,10 +18,12 @@ from pathlib import Path
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.storage import atomic_write, flush
 from fedgram.deployment.own_secret import keyed_number, read_own_secret
+from fedgram.privacy.ledger import LEDGER_FILE
 from fedgram.text.messages import SPLITS
 
 TRAIN, DEV, TEST = SPLITS
 ARM = "arm"  # the name of its file
+LEDGERS = {TRAIN: LEDGER_FILE, DEV: "privacy-dev.json", TEST: "privacy-test.json"}  # in the server's folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,11 @@ class Device:
             return {**number, **answer_release(self.models, self.release_key, secret, request)}
 
     def _not_pinned(self, job: Job[Any]) -> str | None:
-        parts = job.parts() if self.pins else {}
+        parts, like = job.parts() if self.pins else {}, getattr(job.task, "pinned_as", None)
+        if like:  # also what the other task has and this one lacks
+            parts = dict.fromkeys((pin for pin in self.pins if pin.startswith(f"{like}.")), "") | {
+                f"{like}.{name.partition('.')[2]}": digest for name, digest in parts.items()
+            }
         wrong = [name for name, digest in self.pins.items() if name in parts and parts[name] != digest]
         return f"not the pinned {wrong[0]}" if wrong else None
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from fedgram.core.errors import InputError
 from fedgram.core.progress import Begin, silent
-from fedgram.deployment.arms import DEV, TRAIN, ArmShares
+from fedgram.deployment.arms import DEV, LEDGERS, TRAIN, ArmShares
 from fedgram.deployment.federation_devices import FederationDevices, Servers
 from fedgram.deployment.folder import CONFIG, Folder
 from fedgram.deployment.waiting import Timeouts
 from fedgram.evaluate.models import Model
 from fedgram.evaluate.on_devices import DeviceComparison, DeviceEvaluationOptions, evaluate_on_devices
+from fedgram.privacy.ledger import Budget, Ledger
 
 EVALUATIONS = "evaluations"  # the folder, in the server's part, of what passes to and from the server and is kept
 
@@ -27,14 +28,20 @@ def evaluate_on_federation(
     arm: str = "test",
     seed: int = 0,
     work: Path | None = None,
+    budget: Budget | None = None,
     begin: Begin = silent,
 ) -> DeviceComparison:
     """Compare models on a federation's devices of an arm; an interrupted evaluation resumes.
 
     What passes to and from the servers is in the folder `work`. `wait_for` of a federation counts devices of all arms,
-    so an arm does not wait for so many.
+    so an arm does not wait for so many. Noise is entered in the ledger of the arm; a `budget` replaces the one that it
+    has. Devices with a budget are not asked for exact sums.
     """
     home = servers.home
+    ledger = arm_ledger(home, arm, budget)
+    if ledger.budget and not options.is_private:
+        remedy = "give an ε for this evaluation (--epsilon, with --clip 2500)"
+        raise InputError(arm_ledger_path(home, arm), f"limits what devices of the {arm} arm may reveal", remedy=remedy)
     folder, share = home.server / EVALUATIONS, shares_of(home).of(arm)
     options = replace(options, devices_per_round=options.devices_per_round or cohort_size(home, arm, options.buckets))
 
@@ -43,8 +50,18 @@ def evaluate_on_federation(
 
     return evaluate_on_devices(
         models, FederationDevices(servers, work or folder / "work", waiting), options, baseline=baseline, cased=cased,
-        arm=arm, seed=seed, folder=folder, begin=begin,
+        arm=arm, seed=seed, ledger=ledger, folder=folder, begin=begin,
     )  # fmt: skip
+
+
+def arm_ledger_path(home: Folder, arm: str) -> Path:
+    """The file of an arm's ledger."""
+    return home.server / LEDGERS[arm]
+
+
+def arm_ledger(home: Folder, arm: str, budget: Budget | None = None) -> Ledger:
+    """The ledger of the devices of an arm; a budget replaces the one that it has."""
+    return Ledger.open(arm_ledger_path(home, arm), budget)
 
 
 def shares_of(home: Folder) -> ArmShares:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.storage import atomic_write
+from fedgram.deployment.arms import LEDGERS, TRAIN
 from fedgram.deployment.rotating_log import RotatingLog
 from fedgram.deployment.waiting import waiting_in_words
-from fedgram.privacy.ledger import LEDGER_FILE, Ledger, ledger_facts, total_in_words
+from fedgram.privacy.ledger import Ledger, ledger_facts, total_in_words
 
 LOG, STATUS = "log.jsonl", "status.json"
 _COUNTED = ("invited", "reports", "late", "bytes_sent", "bytes_received")
@@ -119,8 +120,16 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def read_privacy(folder: Path) -> tuple[dict[str, Any], str]:
-    """What the privacy ledger of a server's folder says, and its total in words."""
-    if not (folder / LEDGER_FILE).is_file():
-        return {"epsilon": None, "epsilon_reason": NO_NOISE}, f"none: {NO_NOISE}"
-    facts = ledger_facts(Ledger.open(folder / LEDGER_FILE))
-    return {"epsilon": facts["epsilon"], "privacy": facts}, total_in_words(facts)
+    """What the privacy ledgers of a server's folder say, and their totals in words.
+
+    `epsilon` and `privacy` are of the train arm; `evaluating_arms` are the arms that measured with noise.
+    """
+    found = {
+        arm: ledger_facts(Ledger.open(folder / name)) for arm, name in LEDGERS.items() if (folder / name).is_file()
+    }
+    train, words = found.pop(TRAIN, None), [f"{arm} arm: {total_in_words(facts)}" for arm, facts in found.items()]
+    told: dict[str, Any] = {"epsilon": None, "epsilon_reason": NO_NOISE}
+    if train is not None:
+        told = {"epsilon": train["epsilon"], "privacy": train}
+    total = f"none: {NO_NOISE}" if train is None else total_in_words(train)
+    return told | ({"evaluating_arms": found} if found else {}), "; ".join([total, *words])

@@ -15,10 +15,11 @@ from fedgram.core.errors import FedgramError
 from fedgram.deployment.evaluation import check_arms
 from fedgram.deployment.federation_devices import FederationDevices, Servers
 from fedgram.deployment.folder import Folder
-from fedgram.deployment.judges import ByDevices
+from fedgram.deployment.judges import ByDevices, noise_of
 from fedgram.federated.cohort import CohortOptions
 from fedgram.pipeline import (
     baseline_stage,
+    clipping_stage,
     evaluation_stages,
     model_stages,
     network_stages,
@@ -33,7 +34,12 @@ from fedgram.privacy.ledger import LEDGER_FILE, Budget, Ledger
 from fedgram.privacy.options import PrivacyOptions
 from fedgram.training.options import FedAvgOptions
 
-_MEASURING = ("baselines", "final", "evaluation")  # the stages that measure models on devices if there are no users
+_MEASURING = (
+    "baselines",
+    "final",
+    "evaluation",
+    "clipping",
+)  # the stages that measure models on devices if there are no users
 
 
 def on_federation(servers: Servers, config: RunConfig) -> Callable[[list[Stage]], list[Stage]]:
@@ -48,7 +54,7 @@ def on_federation(servers: Servers, config: RunConfig) -> Callable[[list[Stage]]
     judges: Judges = ByUsers()
     if config.population.is_on_devices:
         check_arms(servers.home, config.evaluation.split)
-        judges = ByDevices(servers, config.final.bits, config.seed)
+        judges = ByDevices(servers, config.final.bits, config.seed, noise_of(config))
     functions = _functions(config, devices, judges, _ledger(servers.home, config.privacy))
 
     def change(stages: list[Stage]) -> list[Stage]:
@@ -94,10 +100,10 @@ def _functions(
         if section.network is None:
             what = "words" if name == "R_W" else "pieces"
             functions[f"train_{what}"] = _training(section.training, c, name, devices, judges, ledger)
-    return functions | (_measuring(c, judges) if c.population.is_on_devices else {})
+    return functions | (_measuring(c, devices, judges) if c.population.is_on_devices else {})
 
 
-def _measuring(c: RunConfig, judges: Judges) -> dict[str, Callable[[Work], None]]:
+def _measuring(c: RunConfig, devices: DevicesOf, judges: Judges) -> dict[str, Callable[[Work], None]]:
     """The stages that measure models, by name."""
     return dict(
         zip(
@@ -107,6 +113,15 @@ def _measuring(c: RunConfig, judges: Judges) -> dict[str, Callable[[Work], None]
                 lambda work: model_stages.final(work, c.final.cased, c.privacy.protection, c.budget, judges=judges),
                 lambda work: evaluation_stages.evaluation(
                     work, c.evaluation, c.population.language, c.seed, judges=judges
+                ),
+                lambda work: clipping_stage.clipping(
+                    work,
+                    c.clipping,
+                    replace(c.unigrams, counts=None),
+                    c.evaluation,
+                    c.seed,
+                    devices=devices,
+                    judges=judges,
                 ),
             ),
             strict=True,

@@ -12,7 +12,7 @@ from fedgram.core.settings import Between, Settings, chosen, setting
 from fedgram.evaluate.evaluation import Evaluation, evaluate_model
 from fedgram.evaluate.forms import shared_forms
 from fedgram.evaluate.jackknife import BUCKETS
-from fedgram.evaluate.models import Model, as_predictor, in_memory, vocabulary_of
+from fedgram.evaluate.models import Model, as_scorer, in_memory, vocabulary_of
 from fedgram.evaluate.predictor import Predictor
 from fedgram.evaluate.summary import summarize, summarize_experiment
 from fedgram.text.population import Users
@@ -150,7 +150,8 @@ def evaluate(
     within one call, but not between calls with other models.
 
     Args:
-        models: One model, several, or several by name: n-gram models, packed models, networks of words, or files.
+        models: One model, several, or several by name: n-gram models, packed models, networks, or files. Networks of
+            word pieces have likelihoods only.
         users: The users, such as `population.test`.
         options: How to compare; its fields may be given as keywords instead.
         baseline: The model to compare the others with.
@@ -162,12 +163,12 @@ def evaluate(
     loaded, evaluations = {}, dict[str, Evaluation]()
     for each, model in named.items():
         begin(f"Reading {each}")
-        loaded[each] = in_memory(model)
+        loaded[each] = in_memory(model, pieces=True)
     shared = shared_words(map(vocabulary_of, loaded.values()), cased=cased)
     for each, model in loaded.items():
-        predictor = as_predictor(model, cased=cased)
+        scorer = as_scorer(model, cased=cased)
         advance = begin(f"Evaluating {each}", len(users))
-        evaluations[each] = evaluate_model(predictor, users.population, users.clients, shared=shared, on_users=advance)
+        evaluations[each] = evaluate_model(scorer, users.population, users.clients, shared=shared, on_users=advance)
     if options.experiment:
         begin("Simulating experiments")
     return Comparison.of(evaluations, options, shared=shared, cased=cased, baseline=name, seed=seed)

@@ -9,6 +9,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.lazy import lazy
 from fedgram.evaluate.dense import DensePredictor
 from fedgram.evaluate.ngram_predictor import NGramPredictor
+from fedgram.evaluate.piece_scorer import PieceScorer
 from fedgram.evaluate.predictor import Predictor
 from fedgram.fgram.pack import unpack_model
 from fedgram.fgram.reader import PackedModel
@@ -31,8 +32,19 @@ def as_predictor(model: "Model | Predictor", *, cased: bool) -> Predictor:
     return _network_predictor(loaded, cased=cased) if _is_network(loaded) else loaded
 
 
-def in_memory(model: "Model | Predictor") -> Any:
-    """An `NGramModel`, a network of words, or a predictor: what `as_predictor` can use without reading a file."""
+def as_scorer(model: "Model | Predictor", *, cased: bool) -> Predictor | PieceScorer:
+    """The same, and also networks of word pieces, which have likelihoods alone."""
+    loaded = in_memory(model, pieces=True)
+    if _is_network(loaded) and loaded.coding.pieces is not None:
+        return PieceScorer(loaded, cased=cased)
+    return as_predictor(loaded, cased=cased)
+
+
+def in_memory(model: "Model | Predictor", *, pieces: bool = False) -> Any:
+    """An `NGramModel`, a network of words, or a predictor: what `as_predictor` can use without reading a file.
+
+    With `pieces`, networks of word pieces are accepted too.
+    """
     loaded: Any = load_model(model) if isinstance(model, str | Path) else model
     if isinstance(loaded, PackedModel):
         return unpack_model(loaded)
@@ -40,20 +52,20 @@ def in_memory(model: "Model | Predictor") -> Any:
         return loaded
     if not _is_network(loaded):
         raise FedgramError(f"a {type(loaded).__name__} cannot be evaluated: it is not a model")
-    if loaded.coding.pieces is not None:
+    if loaded.coding.pieces is not None and not pieces:
         raise FedgramError(
-            "a network of word pieces has no probabilities of whole words; compare such networks by SLL^e: "
+            "a network of word pieces suggests no words; compare such networks by SLL^e: fedgram evaluate, or "
             "fedgram network score"
         )
     return loaded
 
 
 def vocabulary_of(model: "Model | Predictor") -> Vocabulary:
-    """The words of a model."""
-    loaded = in_memory(model)
+    """The words of a model; for a network of word pieces, 𝒱."""
+    loaded = in_memory(model, pieces=True)
     if isinstance(loaded, NGramModel):
         return loaded.vocabulary
-    words: Vocabulary = loaded.coding.vocabulary if _is_network(loaded) else loaded.forms.vocabulary
+    words: Vocabulary = loaded.coding.known if _is_network(loaded) else loaded.forms.vocabulary
     return words
 
 

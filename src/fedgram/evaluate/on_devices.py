@@ -2,11 +2,14 @@
 
 The figures are those of `fedgram evaluate` on the same users, to the last digit. The intervals are from the same
 jackknife, with the devices of each round as a bucket.
+
+With an ε, every sum gets Gaussian noise before it is used, and the evaluation is entered in a ledger. A device is in
+one round, so the whole evaluation is one Gaussian event.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,15 +25,17 @@ from fedgram.evaluate.sent_model import SentModel
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.devices import Devices, as_devices
 from fedgram.federated.job import Job
-from fedgram.federated.mechanism import Account, Mechanism, NoisySums
+from fedgram.federated.mechanism import Account, NoisySums
 from fedgram.federated.rounds import Checkpointing, Progress, RunOptions, run_rounds
 from fedgram.privacy.accounting import Gaussian
+from fedgram.privacy.gaussian import multiplier_for
 from fedgram.privacy.ledger import Ledger
 from fedgram.privacy.mechanisms import GaussianSums
 from fedgram.privacy.noise import Randomness, SystemRandomness
 from fedgram.text.population import Users
 
 _OPERATION = "evaluation"  # its name in a ledger
+_MAX_ROUNDS = 1_000_000  # a device is in one of them, so their number does not matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +54,33 @@ class DeviceEvaluationOptions(CohortOptions):
     clip: Limit = setting(
         100_000.0, "Maximum L2 norm of a device's sums per model, about 2.5 times its words; inf means no limit."
     )
+    epsilon: Limit = setting(inf, "Add noise so that this evaluation costs ε at most; inf adds none.")
+    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With epsilon: δ.")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the sums get noise."""
+        return self.epsilon < inf
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceComparison(Comparison):
     """A comparison on devices: `buckets` rounds, and what happened in them; `users` are the devices in the sums.
 
-    `evaluations` are the sums of each model by round.
+    `evaluations` are the sums of each model by round. `privacy` has ε and δ of this evaluation if there was noise.
     """
 
     buckets: int = 0
     progress: Progress | None = None
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    privacy: Mapping[str, float] | None = None
 
     @property
     def title(self) -> str:
         """What was measured, in a few words."""
         case = "cased" if self.cased else "uncased"
-        return f"{self.users:,} devices in {self.buckets:,} buckets, {self.words:,} typed words, {case}"
+        noise = f", noise of ε = {self.privacy['epsilon']:g}" if self.privacy else ""
+        return f"{self.users:,} devices in {self.buckets:,} buckets, {self.words:,} typed words, {case}{noise}"
 
 
 def evaluate_on_devices(
@@ -78,7 +92,8 @@ def evaluate_on_devices(
     cased: bool = False,
     arm: str = "test",
     seed: int = 0,
-    mechanism: Mechanism | None = None,
+    ledger: Ledger | None = None,
+    randomness: Randomness | None = None,
     folder: Path | None = None,
     begin: Begin = silent,
     **settings: Any,
@@ -88,14 +103,15 @@ def evaluate_on_devices(
     Every device scores all models on its own text, in one round. The figures are those of `evaluate` on the same users.
 
     Args:
-        models: One model, several, or several by name: n-gram models, packed models, networks of words, or files.
+        models: One model, several, or several by name: n-gram models, packed models, networks, or files.
         users: The users whose devices take part, such as `population.test`, or devices.
         options: How to compare; its fields may be given as keywords instead.
         baseline: The model to compare the others with.
         cased: Whether capitals must be right.
         arm: The arm whose devices are asked: train, dev or test. Real devices know their own arm.
         seed: Of the cohorts.
-        mechanism: Noise on the sums, such as `evaluation_noise` makes; None uses the exact sums.
+        ledger: Where an evaluation with an ε is recorded, and the budget of these devices.
+        randomness: The source of the noise; by default, the operating system.
         folder: For checkpoints. An interrupted evaluation resumes from there; repeated, it adds devices that were away.
         begin: Progress callback.
     """
@@ -106,7 +122,8 @@ def evaluate_on_devices(
     shared = task.scorers(task.broadcast(task.init())).shared
     cohort = replace(options, devices_per_round=cohort_size(options, devices))
     rounds, job = options.rounds or None, Job(task, seed, devices.participations(1))
-    kept = Checkpointing(folder / job.question[:16]) if folder else None
+    mechanism = evaluation_noise(len(named), cohort, ledger or Ledger(), randomness) if options.is_private else None
+    kept = _checkpoints(folder, job.question[:16], options) if folder else None
     advance = begin("Evaluating on devices", devices.count)
     with devices.working_on(job, cohort, rounds) as fleet:
         run = run_rounds(
@@ -117,38 +134,42 @@ def evaluate_on_devices(
     if not next(iter(evaluations.values())).words:
         raise FedgramError("these devices typed no words; choose another arm")
     buckets = len(run.state.rounds)
+    privacy = {"epsilon": options.epsilon, "delta": options.delta} if options.is_private else None
     compared = Comparison.of(
         evaluations, EvaluationOptions(buckets=max(2, buckets)), shared=shared, cased=cased, baseline=name, seed=seed,
-        users=run.progress.tally.reports - run.progress.tally.empty,
+        users=run.progress.tally.reports - (0 if privacy else run.progress.tally.empty),
     )  # fmt: skip
     values = {each.name: getattr(compared, each.name) for each in fields(compared)}
-    return DeviceComparison(**values, buckets=buckets, progress=run.progress, evaluations=evaluations)
+    return DeviceComparison(
+        **values, buckets=buckets, progress=run.progress, evaluations=evaluations, privacy=privacy
+    )  # fmt: skip
 
 
 def evaluation_noise(
-    models: int, clip: float, multiplier: float, *, ledger: Ledger, rounds: int, devices_per_round: int,
-    randomness: Randomness | None = None,
-) -> NoisySums:  # fmt: skip
+    models: int, options: DeviceEvaluationOptions, ledger: Ledger, randomness: Randomness | None = None
+) -> NoisySums:
     """Gaussian noise for an evaluation of so many models, the baseline included, and its entry in a ledger.
 
-    Formal guarantee: one Gaussian event with this multiplier, however many rounds there are. Every device is in one
-    round, its vectors have the norm clip·√models at most, and every number of a sum gets noise of multiplier times
-    that. Adjacent populations differ by one device.
-
-    Args:
-        models: The number of models, with the baseline.
-        clip: That of the evaluation's options; it must be finite.
-        multiplier: The standard deviation of the noise, per unit of norm.
-        ledger: The population's ledger.
-        rounds: The maximum number of rounds, which the options must have too.
-        devices_per_round: The number of devices that a round is planned for.
-        randomness: The source of the noise; by default, the operating system.
+    Formal guarantee: one Gaussian event that costs ε at δ, however many rounds there are. Every device is in one round,
+    its vectors have the norm clip·√models at most, and every number of a sum gets noise for that norm. Adjacent
+    populations differ by one device.
     """
-    source = randomness or SystemRandomness()
-    deviation = multiplier * norm_limit(models, clip)
+    if not options.clip < inf:
+        raise FedgramError("noise needs a limit on what one device sends; give a finite --clip, such as 2500")
+    source, multiplier = randomness or SystemRandomness(), multiplier_for(options.epsilon, options.delta)
+    deviation = multiplier * norm_limit(models, options.clip)
     noise = GaussianSums(sizes(models), dict.fromkeys(sizes(models), deviation), source, label=_OPERATION)
-    account = Account(ledger, _OPERATION, Gaussian(multiplier), rounds, source.name)
-    return NoisySums(noise, source, account, expected=devices_per_round)
+    account = Account(ledger, _OPERATION, Gaussian(multiplier), _MAX_ROUNDS, source.name)
+    return NoisySums(noise, source, account, expected=options.devices_per_round)
+
+
+def _checkpoints(folder: Path, name: str, options: DeviceEvaluationOptions) -> Checkpointing:
+    """Those of an evaluation; exact sums and sums with noise are never mixed, nor noise of one ε with another."""
+    if not options.is_private:
+        return Checkpointing(folder / name)
+    return Checkpointing(
+        folder / f"{name}-noise", belongs_to={"epsilon": options.epsilon, "delta": options.delta}
+    )  # fmt: skip
 
 
 def cohort_size(options: DeviceEvaluationOptions, devices: Devices) -> int:

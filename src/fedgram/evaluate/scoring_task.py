@@ -22,13 +22,13 @@ from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record, limit_from_json, limit_to_json
 from fedgram.evaluate.comparison import shared_words
-from fedgram.evaluate.evaluation import MEASURES, Evaluation, measure_text
+from fedgram.evaluate.evaluation import MEASURES, Evaluation, measurer
 from fedgram.evaluate.likelihood import GRID
 from fedgram.evaluate.measure import Measure
-from fedgram.evaluate.models import as_predictor, vocabulary_of
+from fedgram.evaluate.models import as_scorer, vocabulary_of
+from fedgram.evaluate.piece_scorer import PieceScorer
 from fedgram.evaluate.predictor import Predictor
 from fedgram.evaluate.sent_model import SentModel
-from fedgram.evaluate.typed_text import TypedTextReader
 from fedgram.federated.batched_task import Member
 from fedgram.federated.intake import Intake
 from fedgram.federated.task import Total, Update
@@ -58,7 +58,7 @@ class ScoringState:
 class Scorers(NamedTuple):
     """The models of a job, ready to judge text, and 𝒱."""
 
-    predictors: tuple[Predictor, ...]
+    models: tuple[Predictor | PieceScorer, ...]
     shared: frozenset[str]
 
 
@@ -160,7 +160,7 @@ class ScoringTask:
             models = [_received(broadcast, i, suffix, digest) for i, (suffix, digest) in enumerate(self.about)]
             loaded = [model.load() for model in models]
             shared = shared_words(map(vocabulary_of, loaded), cased=self.cased)
-            self._scorers = Scorers(tuple(as_predictor(model, cased=self.cased) for model in loaded), shared)
+            self._scorers = Scorers(tuple(as_scorer(model, cased=self.cased) for model in loaded), shared)
         return self._scorers
 
     def _updates(self, scorers: Scorers, datasets: Sequence[ClientDataset]) -> list[Update]:
@@ -168,9 +168,8 @@ class ScoringTask:
         if not len(own.token):
             return [Update.zero(self.size) for _ in datasets]
         amount, count = (np.zeros((len(datasets), self.size[name])) for name in (AMOUNT, COUNT))
-        for i, predictor in enumerate(scorers.predictors):
-            text = TypedTextReader(own, predictor.forms, scorers.shared).text(own.clients())
-            measures, outside = measure_text(predictor, text)
+        for i, model in enumerate(scorers.models):
+            measures, outside = measurer(model, own, scorers.shared)(own.clients())
             for j, (name, measure) in enumerate(measures.items(), i * len(MEASURES)):
                 amount[:, j], count[:, j] = measure.amount / UNITS[name][0], measure.count / UNITS[name][1]
             count[:, -1] = outside

@@ -56,11 +56,11 @@ class SentModel:
         return hashlib.sha256(self.content).hexdigest()
 
     def load(self) -> Any:
-        """The model in memory: an `NGramModel` or a network of words."""
+        """The model in memory: an `NGramModel` or a network."""
         with TemporaryDirectory() as folder:
             path = Path(folder) / f"model{self.suffix}"
             path.write_bytes(self.content)
-            return in_memory(path)
+            return in_memory(path, pieces=True)
 
     def __repr__(self) -> str:
         return f"SentModel({self.suffix}, {len(self.content):,} bytes)"

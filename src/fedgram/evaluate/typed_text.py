@@ -80,11 +80,17 @@ class TypedTextReader:
 
     def chunks(self, clients: LongArray) -> Iterator[TypedText]:
         """The text of these users in parts of whole users, so that it fits into memory."""
-        p = self._population
-        tokens = p.first_token[p.first_sentence[clients + 1]] - p.first_token[p.first_sentence[clients]]
-        part = np.cumsum(tokens) // _CHUNK_WORDS
-        for number in np.unique(part):
-            yield self.text(clients[part == number])
+        for some in chunks(self._population, clients):
+            yield self.text(some)
+
+
+def chunks(population: Population, clients: LongArray) -> Iterator[LongArray]:
+    """These users in parts, whose text fits into memory."""
+    p = population
+    tokens = p.first_token[p.first_sentence[clients + 1]] - p.first_token[p.first_sentence[clients]]
+    part = np.cumsum(tokens) // _CHUNK_WORDS
+    for number in np.unique(part):
+        yield clients[part == number]
 
 
 def read_as(word: str, forms: WordForms) -> int:

@@ -25,6 +25,7 @@ KIND, VERSION = "federated-job", 3
 ENTRY_POINTS = "fedgram.tasks"
 _OWN = {
     "unigrams": "fedgram.federated.unigram_collection:UnigramTask",
+    "unigrams-by-clip": "fedgram.federated.unigrams_by_clip:UnigramsByClip",
     "fedavg": "fedgram.training.fedavg_task:FederatedAveraging",
     "pairs": "fedgram.distill.refit.pair_sketch:PairCollection",
     "ngrams": "fedgram.distill.refit.ngram_collection:NGramCollection",

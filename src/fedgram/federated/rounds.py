@@ -214,6 +214,8 @@ class _Loop(Generic[State]):
         if found is None:
             self.mechanism.begin()
             self.watch.begin(self.state)
+            if self.mechanism.commits_every_round:  # a run that is killed in its first round keeps its ledger entry
+                self.commit(again=True)
         else:
             self._load(found)
         self._written = self.progress.round

@@ -77,12 +77,22 @@ def score(
     on_sentences: Callable[[int], object] = lambda _: None,
 ) -> Scores:  # fmt: skip
     """Score a text, where the weights are; `on_sentences` is a progress callback."""
-    log_prob, end, rank = np.empty(len(text.known)), np.empty(len(text.sentences)), np.empty(len(text.known), np.int64)
-    for chosen, token_log_prob, token_rank, end_log_prob in _judged(shape, weights, text.sentences, ranks=not pieces):
-        at = text.sentences.places(chosen)
+    log_prob, end, rank = judge_ids(shape, weights, text.sentences, ranks=not pieces, on_sentences=on_sentences)
+    return summarize(text, log_prob, end, None if pieces else rank)
+
+
+def judge_ids(
+    shape: ModelShape, weights: Weights, sentences: Ragged, *, ranks: bool,
+    on_sentences: Callable[[int], object] = lambda _: None,
+) -> tuple[FloatArray, FloatArray, LongArray]:  # fmt: skip
+    """Log p of every id, log p of every sentence's end, and if `ranks` is set the rank of every id."""
+    ids = len(sentences.values)
+    log_prob, end, rank = np.empty(ids), np.empty(len(sentences)), np.empty(ids, np.int64)
+    for chosen, token_log_prob, token_rank, end_log_prob in _judged(shape, weights, sentences, ranks=ranks):
+        at = sentences.places(chosen)
         log_prob[at], rank[at], end[chosen] = token_log_prob, token_rank, end_log_prob
         on_sentences(len(chosen))
-    return summarize(text, log_prob, end, None if pieces else rank)
+    return log_prob, end, rank
 
 
 def summarize(text: ScoredText, log_prob: FloatArray, end: FloatArray, rank: LongArray | None) -> Scores:

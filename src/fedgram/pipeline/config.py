@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from fedgram.automata.budget import Budget
 from fedgram.automata.training import NGramOptions
 from fedgram.core.errors import FedgramError, InputError, InvariantError
-from fedgram.core.settings import AtLeastOne, Between, SettingError, Settings, setting
+from fedgram.core.settings import AtLeastOne, Between, Positive, SettingError, Settings, setting
 from fedgram.core.toml_config import digest, read_config
 from fedgram.distill.distillation import DistillationOptions
 from fedgram.distill.refit.refit import RefitOptions
@@ -144,6 +144,9 @@ class PrivacySection(PrivacyOptions):
     networks_share: Annotated[float, Between(0, 1)] = setting(
         0.35, "With dp: the share that networks get, all together. What is left is for the counts of n-grams."
     )
+    evaluation_clip: Positive = setting(
+        2500.0, "With dp, if devices measure: maximum L2 norm of a device's sums per model, about 2.5 times its words."
+    )
 
     def __post_init__(self) -> None:
         """Check the values, and that something is left for n-grams."""
@@ -253,11 +256,15 @@ class RunConfig(Settings):
         return (self.words.network is None) + (self.pieces.use and self.pieces.network is None)
 
     def without_users(self) -> "RunConfig":
-        """The same without what needs users' text at the server: Table 1, pooled text, and simulated experiments."""
+        """The same without what needs users' text at the server: pooled text, and simulated experiments.
+
+        With noise, also without Table 1, whose counts are exact.
+        """
         if self.architectures.run:
             raise FedgramError("architectures.run needs users at the server; set population.users, or leave it out")
         return replace(
-            self, baselines=replace(self.baselines, pooled=False), clipping=replace(self.clipping, run=False),
+            self, baselines=replace(self.baselines, pooled=False),
+            clipping=replace(self.clipping, run=self.clipping.run and not self.privacy.is_dp),
             evaluation=replace(self.evaluation, experiment=False),
         )  # fmt: skip
 

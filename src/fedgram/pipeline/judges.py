@@ -46,6 +46,11 @@ class Judges(Protocol):
     ) -> Mapping[bool, Comparison]:
         """The models of files compared with the baseline, by whether capitals count."""
 
+    def measure(
+        self, work: Work, models: Mapping[str, NGramModel], config: EvaluationSection
+    ) -> Mapping[str, Evaluation]:
+        """The measures of each model by name, without regard to capitals, all over the same users or devices."""
+
 
 class ByUsers:
     """Judges with the text of users: `users.population` of the stage."""
@@ -64,6 +69,14 @@ class ByUsers:
         for name, model in models.items():
             found[name] = dev_accuracy(read_ngram(model) if isinstance(model, Path) else model, people, cased=cased)
             advance(1)
+        return found
+
+    def measure(self, work: Work, models: Mapping[str, NGramModel], config: EvaluationSection) -> dict[str, Evaluation]:
+        """One model at a time, each over its own words."""
+        users, found = _people(work).users(config.split), dict[str, Evaluation]()
+        for name, model in models.items():
+            advance, predictor = work.begin(f"Evaluating {name}", len(users)), as_predictor(model, cased=False)
+            found[name] = evaluate_model(predictor, users.population, users.clients, on_users=advance)
         return found
 
     def evaluate(

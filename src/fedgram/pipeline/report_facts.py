@@ -66,8 +66,10 @@ def _on_devices(told: Told) -> dict[str, str]:
         "users": "none at the server, which has a supplement and a whitelist; devices keep their text",
         "measured on devices": (f"SLL^e of {curves} during training, " if curves else "")
         + "the choice of the final model (dev arm), and all figures of this report (its arm is named below)",
-        "not measured": "Table 1 and models of pooled text, which need users' text in one place; experiments, which "
-        "devices run live (fedgram federation experiment)",
+        "not measured": "models of pooled text, which need users' text in one place"
+        + ("" if "clipping" in told else "; Table 1"),
+        "next": "fedgram federation publish sends lm.fgram to devices; fedgram federation experiment compares it with "
+        "the model they have, on what people type from then on",
         "n-gram models on devices": "packed, as phones have them",
     }
 
@@ -183,9 +185,12 @@ def privacy(config: RunConfig, told: Told) -> dict[str, Any]:
 def _held_out(config: RunConfig) -> dict[str, str]:
     if not config.population.is_on_devices:
         return {"dev and test users": "not used for training, only for model selection and evaluation"}
+    p, noise = config.privacy, "without noise"
+    if p.is_dp:
+        noise = f"which get noise: all evaluations of an arm together cost at most ε = {p.epsilon:g} at δ = {p.delta:g}"
     return {
         "dev and test arms": "each device knows its own arm; they never count or train. For each evaluation a device "
-        "sends, once, sums of hits, words, OOV words, log-likelihoods and taps of the models, without noise"
+        f"sends, once, sums of hits, words, OOV words, log-likelihoods and taps of the models, {noise}"
     }
 
 

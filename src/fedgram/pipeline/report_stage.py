@@ -35,8 +35,7 @@ def report_files(config: RunConfig, told: tuple[str, ...]) -> tuple[str, ...]:
     if config.unigrams.counts is None and not config.privacy.is_dp:  # with noise, the rounds' sums are not known
         names += [Z, TAIL]
     words, pieces = (own.network is None and own.training.dev_users > 0 for own in (config.words, config.pieces))
-    scored = words or (pieces and config.pieces.use and not config.population.is_on_devices)
-    if scored or "architectures.json" in told:
+    if words or (pieces and config.pieces.use) or "architectures.json" in told:
         names.append(CURVES)
     return tuple(f"report/{name}" for name in names)
 

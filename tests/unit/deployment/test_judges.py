@@ -1,6 +1,9 @@
 """Devices as the judges of a run: the figures of one process with the same users, while a training pauses."""
 
+import contextlib
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,21 +24,28 @@ from fedgram.automata.model import NGramModel
 from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.deployment.arms import ARM
-from fedgram.deployment.evaluation import check_arms
+from fedgram.deployment.evaluation import arm_ledger, check_arms
 from fedgram.deployment.federation_devices import FederationDevices, Servers
 from fedgram.deployment.folder import FederationConfig, Folder, RoundsConfig, make_folder
-from fedgram.deployment.journal import read_status
-from fedgram.deployment.judges import ByDevices
+from fedgram.deployment.journal import read_privacy, read_status
+from fedgram.deployment.judges import ByDevices, Noise, noise_of, planned_evaluations
 from fedgram.evaluate.comparison import evaluate
+from fedgram.evaluate.evaluation import evaluate_model
+from fedgram.evaluate.models import as_predictor
 from fedgram.federated.rounds import Checkpointing
 from fedgram.fgram.pack import pack
 from fedgram.formats.artefact import write_ngram
-from fedgram.neural.network import Network, WeightArrays, write_network
-from fedgram.neural.scoring import Scores
-from fedgram.pipeline.config import EvaluationSection
+from fedgram.neural.network import Network, WeightArrays, as_tensors, write_network
+from fedgram.neural.new_network import create_network
+from fedgram.neural.scoring import Scores, score, text_to_score
+from fedgram.pipeline.config import EvaluationSection, PiecesSection, PrivacySection, RunConfig, WordsSection
 from fedgram.pipeline.judges import dev_accuracy
 from fedgram.pipeline.workspace import Work
+from fedgram.privacy.accounting import Gaussian, compose
+from fedgram.privacy.gaussian import gaussian_epsilon, multiplier_for
+from fedgram.privacy.ledger import Budget, BudgetError
 from fedgram.text.population import Population, population_from_messages
+from fedgram.text.wordpieces import train_pieces
 from fedgram.training.options import FedAvgOptions
 from fedgram.training.train_federated import TrainedNetwork, train_federated
 
@@ -178,6 +188,75 @@ def test_results_are_those_of_test_users(home: Folder, work: Work, people: Popul
     assert ours.models["lm.fgram"]["change"]["top1"]["value"] == pytest.approx(
         here.models[str(files["lm.fgram"])]["change"]["top1"]["value"]
     )
+
+
+def test_table_1_is_measured_on_devices(home: Folder, work: Work, people: Population) -> None:
+    """All models in one evaluation, a model that is there twice only once."""
+    several = {**models(), "again": models()["large"]}
+    found = ByDevices(Servers(home), 8, 5).measure(work, several, EvaluationSection())
+    assert set(found) == set(several)
+    assert found["again"] is found["large"]
+    for name, model in models().items():
+        packed = as_predictor(pack_and_read(model, work.write(f"{name}.fgram")), cased=False)
+        here = evaluate_model(packed, people, people.clients("test")).measures
+        for measure in ("top1", "top3", "oov_rate"):
+            assert found[name].measures[measure].level == here[measure].level
+
+
+def test_the_curve_of_a_network_of_word_pieces_is_measured_on_devices(
+    home: Folder, work: Work, people: Population
+) -> None:
+    pieces = piece_network(work.write("pieces.model"))
+    devices = FederationDevices(Servers(home), work.write("servers"))
+    scorer = ByDevices(Servers(home), 8, 5).dev_scorer(work, pieces, devices, 3)
+    assert scorer is not None
+    (ours,) = scorer([pieces.weights])
+    text = text_to_score(pieces.coding, people, people.clients("dev"))
+    here = score(pieces.shape, as_tensors(pieces.weights), text, pieces=True)
+    assert (ours.sll_e, ours.sll) == (pytest.approx(here.sll_e, rel=1e-6), pytest.approx(here.sll, rel=1e-6))
+    assert (ours.top1, ours.sentences, ours.words) == (None, here.sentences, here.words)
+
+
+def piece_network(path: Path) -> Network:
+    frequency = {w: float(n) for w, n in Counter(" ".join(t for _, t, _ in ROWS).lower().split()).most_common(300)}
+    train_pieces(frequency, size=100, path=path)
+    return create_network("P_demo", frequency, pieces=path.read_bytes(), seed=1, any_size=True, known_words=100)
+
+
+def test_with_privacy_every_evaluation_has_noise_and_an_entry(home: Folder, work: Work) -> None:
+    """The dev arm has a ledger of its own; it refuses more than its budget, and exact sums from then on."""
+    budget = Budget(2.0, 1e-8)
+    judges = ByDevices(Servers(home), 8, 5, Noise(budget, {"dev": 1.5}, 500.0))
+    exact = ByDevices(Servers(home), 8, 5)
+    with contextlib.suppress(FedgramError):  # three devices: the noise may well hide all that they measured
+        judges.top1(work, models(), cased=False)
+    (entry,) = arm_ledger(home, "dev").entries
+    assert entry.spent > 0
+    assert gaussian_epsilon(entry.event.scaled(1.0).multiplier, 1e-8) == pytest.approx(1.5, rel=1e-6)  # type: ignore[union-attr]
+    with pytest.raises(BudgetError, match="would exceed the privacy budget"):
+        judges.top1(work, models(), cased=True)
+    with pytest.raises(InputError, match="limits what devices of the dev arm may reveal"):
+        exact.top1(work, {"large": models()["large"]}, cased=False)
+    told, words = read_privacy(home.server)
+    assert told["evaluating_arms"]["dev"]["epsilon"] == pytest.approx(1.5, rel=1e-6)
+    assert "dev arm: ε = 1.5" in words
+
+
+def test_the_budget_of_an_arm_is_for_all_evaluations_of_a_run() -> None:
+    """7 of the network of words (6 and the start), 3 of word pieces, and 3 choices; 2 on the test arm."""
+    config = RunConfig(
+        privacy=PrivacySection(protection="dp", epsilon=4.0),
+        words=WordsSection(training=FedAvgOptions(rounds=11, evaluate_every=2, update_norm=1.0)),
+        pieces=PiecesSection(training=FedAvgOptions(rounds=2, evaluate_every=1, update_norm=1.0)),
+    )
+    assert planned_evaluations(config) == {"dev": 13, "test": 2}
+    found = noise_of(config)
+    assert found is not None
+    events = [Gaussian(multiplier_for(found.epsilon["dev"], 1e-8))] * 13
+    assert compose(events, 1e-8).epsilon == pytest.approx(4.0, rel=1e-6)
+    assert noise_of(RunConfig()) is None
+    with pytest.raises(FedgramError, match=r"evaluation\.split must be dev or test"):
+        noise_of(replace(config, evaluation=EvaluationSection(split="train")))
 
 
 def test_what_devices_cannot_score(tmp_path: Path, people: Population, work: Work) -> None:

@@ -1,8 +1,10 @@
 """Evaluation on devices: the figures of `fedgram evaluate`, in buckets, masked, bounded, and with noise."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,16 @@ from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import Total, Update, device_stream
 from fedgram.federated.validation import Reason, RefusedUpdateError
 from fedgram.files import pack, save
-from fedgram.neural.network import Network
+from fedgram.neural.network import Network, as_tensors
+from fedgram.neural.new_network import create_network
+from fedgram.neural.scoring import score, text_to_score
 from fedgram.privacy.accounting import Gaussian
-from fedgram.privacy.ledger import Ledger
+from fedgram.privacy.gaussian import gaussian_epsilon
+from fedgram.privacy.ledger import Budget, BudgetError, Ledger
 from fedgram.privacy.noise import SeededRandomness
 from fedgram.text.population import ClientDataset, Users, population_from_messages
 from fedgram.text.synthetic.typists import SyntheticPopulation
+from fedgram.text.wordpieces import train_pieces
 
 SOURCE = SyntheticPopulation("en_us", seed=8)
 PEOPLE = population_from_messages((user, text, "test") for user, text, _ in SOURCE.rows(60))
@@ -296,26 +302,64 @@ def test_a_device_without_typed_words_sends_nothing(models: dict[str, Any]) -> N
 
 
 def noise(multiplier: float, clip: float, models: int = 1, seed: int = 3) -> NoisySums:
-    return evaluation_noise(
-        models, clip, multiplier, ledger=Ledger(), rounds=99, devices_per_round=10, randomness=SeededRandomness(seed)
-    )  # fmt: skip
+    options = DeviceEvaluationOptions(epsilon=epsilon_of(multiplier), clip=clip, devices_per_round=10)
+    return evaluation_noise(models, options, Ledger(), SeededRandomness(seed))
+
+
+def epsilon_of(multiplier: float) -> float:
+    return gaussian_epsilon(multiplier, DeviceEvaluationOptions().delta)
 
 
 def test_noise_is_one_gaussian_event_and_goes_on_the_sums_of_every_round(models: dict[str, Any]) -> None:
     ledger, clip = Ledger(), 2000.0
     given: dict[str, Any] = {"buckets": 6, "rounds": 6, "clip": clip, "dropout": 0.0}
     exact = evaluate_on_devices(models["packed"], PEOPLE.test, **given)
-    mechanism = evaluation_noise(
-        1, clip, 0.05, ledger=ledger, rounds=6, devices_per_round=10, randomness=SeededRandomness(3)
-    )  # fmt: skip
-    noisy = evaluate_on_devices(models["packed"], PEOPLE.test, **given, mechanism=mechanism)
+    private: dict[str, Any] = {**given, "randomness": SeededRandomness(3)}
+    noisy = evaluate_on_devices(models["packed"], PEOPLE.test, **private, epsilon=epsilon_of(0.05), ledger=ledger)
     assert noisy.buckets == exact.buckets == ledger.entries[0].spent == 6
-    assert ledger.entries[0].event.after(6) == Gaussian(0.05)
+    event = ledger.entries[0].event.after(6)
+    assert isinstance(event, Gaussian)
+    assert (event.multiplier, event.rounds) == (pytest.approx(0.05, rel=1e-6), 1)
     assert 0 < abs(noisy.words - exact.words) < 5 * np.sqrt(6) * 0.05 * clip
     (one,), (other,) = exact.models.values(), noisy.models.values()
     assert 0.0 < abs(one["top1"]["value"] - other["top1"]["value"]) < 5.0
-    drowned = evaluate_on_devices(models["packed"], PEOPLE.test, **given, mechanism=noise(5.0, clip))
+    assert exact.privacy is None
+    assert noisy.privacy == {"epsilon": epsilon_of(0.05), "delta": 1e-8}
+    drowned = evaluate_on_devices(models["packed"], PEOPLE.test, **private, epsilon=epsilon_of(5.0))
     assert drowned.words >= 0  # no negative count breaks a figure
+
+
+def test_noise_needs_a_limit_and_keeps_to_the_budget(models: dict[str, Any]) -> None:
+    with pytest.raises(FedgramError, match="finite --clip"):
+        evaluate_on_devices(models["packed"], PEOPLE.test, epsilon=1.0, clip=inf)
+    ledger = Ledger(budget=Budget(1.0, 1e-8))
+    given: dict[str, Any] = {"buckets": 2, "clip": 500.0, "dropout": 0.0, "ledger": ledger}
+    evaluate_on_devices(models["packed"], PEOPLE.test, **given, epsilon=0.9)
+    with pytest.raises(BudgetError, match="evaluation would exceed the privacy budget"):
+        evaluate_on_devices(models["file"], PEOPLE.test, **given, epsilon=0.9)
+
+
+def test_an_evaluation_with_noise_that_is_killed_spends_once(models: dict[str, Any], tmp_path: Path) -> None:
+    """Killed in its first round: the next one continues the entry in the ledger. Exact sums are never mixed in."""
+    ledger, given = Ledger.open(tmp_path / "privacy.json", Budget(1.0, 1e-8)), {"buckets": 2, "clip": 500.0}
+    settings: dict[str, Any] = {**given, "dropout": 0.0, "epsilon": 1.0, "folder": tmp_path, "ledger": ledger}
+
+    class Dying(SimulatedDevices):
+        @contextmanager
+        def working_on(self, job: Job[Any], cohort: CohortOptions, rounds: int | None) -> Iterator[Fleet]:
+            with super().working_on(job, cohort, rounds) as fleet:
+                fleet.collect = killed  # type: ignore[method-assign]
+                yield fleet
+
+    def killed(_: RoundCall) -> RoundSum:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_on_devices(models["packed"], Dying(PEOPLE.test), **settings)
+    found = evaluate_on_devices(models["packed"], PEOPLE.test, **settings)
+    assert (found.users, len(ledger.entries)) == (60, 1)
+    with pytest.raises(OtherWorkError, match="epsilon"):
+        evaluate_on_devices(models["packed"], PEOPLE.test, **{**settings, "epsilon": 0.5})
 
 
 def test_the_noise_is_measured_for_what_a_device_may_send(models: dict[str, Any]) -> None:
@@ -330,6 +374,28 @@ def test_the_noise_is_measured_for_what_a_device_may_send(models: dict[str, Any]
     deviation = 2.0 * task.bounds.norms[0].limit
     assert np.std(drawn) == pytest.approx(deviation, rel=0.03)
     assert np.std(drawn, axis=0).min() > 0.8 * deviation
+
+
+def test_networks_of_word_pieces_are_scored_by_likelihood_alone(tmp_path: Path) -> None:
+    """On devices and in one place, with the SLL and SLL^e of `fedgram network score`."""
+    people = Users(PEOPLE, PEOPLE.test.clients[:12])
+    frequency = {word: float(count) for word, count in Counter(" ".join(TEXT).lower().split()).items()}
+    train_pieces(frequency, size=120, path=tmp_path / "pieces.model")
+    pieces = (tmp_path / "pieces.model").read_bytes()
+    network = create_network("P_demo", frequency, pieces=pieces, seed=1, any_size=True, known_words=200)
+    given = {"pieces": network, "words": NGramModel.train(TEXT[:300], order=2)}
+    here, ours = evaluate(given, people), evaluate_on_devices(given, people, buckets=3, dropout=0.0)
+    alone = score(
+        network.shape, as_tensors(network.weights), text_to_score(network.coding, PEOPLE, people.clients), pieces=True
+    )
+    assert evaluate({"pieces": network}, people).models["pieces"]["sll_e"]["value"] == pytest.approx(alone.sll_e)
+    assert here.models["pieces"]["sll"]["value"] == pytest.approx(alone.sll, rel=1e-6)
+    assert printed(ours) == printed(here)
+    assert here.words == ours.words > 0
+    assert here.models["pieces"]["top1"]["value"] is None
+    assert here.models["pieces"]["oov_rate"]["value"] < here.models["words"]["oov_rate"]["value"]
+    with pytest.raises(FedgramError, match="suggests no words"):
+        as_predictor(network, cased=False)
 
 
 def test_an_interrupted_evaluation_resumes_and_another_is_its_own(models: dict[str, Any], tmp_path: Path) -> None:
