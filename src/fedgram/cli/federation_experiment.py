@@ -74,7 +74,8 @@ def _print(home: "Folder", experiment: "Experiment", result: dict[str, Any], as_
     devices, words, untimed = result["devices"], result["words"], result["reports_without_times"]
     both = "; ".join(f"{arm}: {devices[arm]:,} devices, {words[arm]:,} words" for arm in devices)
     day = f"day {result['day']:g} of {result['days']:g}"
-    click.echo(f"{home.config.name}, version {experiment.version}, {day}; {both}")
+    noise = f"; noise of ε = {result['epsilon']:g}" if result["epsilon"] else ""
+    click.echo(f"{home.config.name}, version {experiment.version}, {day}; {both}{noise}")
     if any(untimed.values()):
         click.echo("some messages have no times: their devices were measured on all of their text")
     rows = [["", "control", "treatment", "change %", "A/A check %"]]

@@ -1,9 +1,10 @@
 """The settings of live experiments, and of the question how many devices they need."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated
 
-from fedgram.core.settings import Between, Positive, Settings, setting
+from fedgram.core.settings import Between, Limit, Positive, Settings, setting
 from fedgram.evaluate.jackknife import BUCKETS
 
 
@@ -20,6 +21,16 @@ class ExperimentOptions(Settings):
         BUCKETS, "Number of buckets of devices for the jackknife's 95 % intervals."
     )
     cased: bool = setting(False, "Measure with regard to case.")
+    clip: Positive = setting(
+        100_000.0, "Maximum L2 norm of a device's sums per report, about 2.5 times its words. Use less with --epsilon."
+    )
+    epsilon: Limit = setting(inf, "Add noise so that the experiment costs a device ε at most; inf adds none.")
+    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With --epsilon: δ.")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether sums get noise."""
+        return self.epsilon < inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,14 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.core.storage import atomic_write
+from fedgram.core.storage import atomic_write, limit_from_json, limit_to_json
+from fedgram.deployment.arms import LEDGERS
+from fedgram.deployment.evaluation import arm_ledger
 from fedgram.deployment.exchange import Exchange
 from fedgram.deployment.experiment_options import ExperimentOptions
 from fedgram.deployment.federation_devices import masking_of, timeouts_of
 from fedgram.deployment.folder import Folder
+from fedgram.deployment.live_noise import LiveNoise
 from fedgram.deployment.live_result import ARMS, add_buckets, compare_arms
 from fedgram.deployment.live_sums import ArmSums, BucketRules, collect_buckets, read_sums, write_sums
 from fedgram.deployment.live_task import COMPARED, UNTIMED, LiveSettings, LiveTask
@@ -35,9 +38,9 @@ from fedgram.evaluate.jackknife import Estimate
 from fedgram.evaluate.summary import as_dict
 from fedgram.federated.fleet import Fleet
 from fedgram.federated.job import Job
+from fedgram.privacy.ledger import Ledger
 
 EXPERIMENTS, ABOUT = "experiments", "experiment.json"
-CLIP = 100_000.0  # as in an evaluation on devices
 _DAY = 86_400.0
 _PASSES = 12  # times per period that devices are looked for
 _MIN_PAUSE, _SETTLE_SECONDS, _POLL_SECONDS = 30.0, 5.0, 0.2
@@ -71,9 +74,17 @@ class Experiment:
             return self.periods
         return max(0, min(int((now - self.began) / (self.options.period * _DAY)), self.periods - 1))
 
+    @property
+    def noise(self) -> LiveNoise | None:
+        """What protects devices, if anything does: noise for a report per period, and one more."""
+        o = self.options
+        return LiveNoise(o.epsilon, o.delta, o.clip, self.periods + 1) if o.is_private else None
+
     def task(self, arm: int, period: int) -> LiveTask:
         """What the devices of an arm are asked in a period."""
-        return LiveTask(LiveSettings(self.rollout, arm, period, self.models[arm], self.options.cased, CLIP))
+        return LiveTask(
+            LiveSettings(self.rollout, arm, period, self.models[arm], self.options.cased, self.options.clip)
+        )
 
 
 def begin_experiment(
@@ -84,6 +95,9 @@ def begin_experiment(
     A new one is published. The same experiment is not begun again before something else was published.
     """
     names, digests = (control[0], treatment[0]), (digest_of(control[1]), digest_of(treatment[1]))
+    if not options.is_private and any(ledger.budget for ledger in _ledgers(folder)):
+        remedy = "give an ε for the experiment (--epsilon, with --clip 2500)"
+        raise InputError(folder.server, "limits what devices may reveal: it has a privacy budget", remedy=remedy)
     latest = Releases(folder.server).latest()
     for known in experiments_of(folder):
         goes_on = latest is not None and known.version == latest.version
@@ -99,7 +113,9 @@ def begin_experiment(
     home = _home(folder, made)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     with atomic_write(home / ABOUT) as file:
-        file.write(json.dumps(asdict(made)).encode())
+        fields = asdict(made)
+        fields["options"]["epsilon"] = limit_to_json(options.epsilon)
+        file.write(json.dumps(fields).encode())
     return made
 
 
@@ -113,7 +129,7 @@ def _read(path: Path) -> Experiment:
     try:
         f = json.loads(path.read_text("utf-8"))
         (control, treatment), (old, new) = f["names"], f["models"]
-        options = ExperimentOptions(**f["options"])
+        options = ExperimentOptions(**(f["options"] | {"epsilon": limit_from_json(f["options"].get("epsilon"))}))
         return Experiment(
             options, (control, treatment), (old, new), str(f["rollout"]), int(f["version"]), float(f["began"])
         )
@@ -133,7 +149,8 @@ def measure_once(folder: Folder, experiment: Experiment, *, now: float) -> int:
     """Ask the devices of both arms that are there and were not asked yet in this period; returns how many sums."""
     period, masking = experiment.period(now), masking_of(folder)
     minimum = max(2, folder.config.masked_with) if masking else 1
-    rules = BucketRules(experiment.rollout, experiment.options.buckets, minimum, masking)
+    if experiment.noise:
+        experiment.noise.record(_ledgers(folder), experiment.rollout[:16], period)
     made = 0
     for arm in range(len(ARMS)):
         path = _sums_file(folder, experiment, period, arm)
@@ -143,11 +160,26 @@ def measure_once(folder: Folder, experiment: Experiment, *, now: float) -> int:
         def save(current: ArmSums, path: Path = path) -> None:
             write_sums(path, current)
 
+        rules = BucketRules(
+            experiment.rollout, experiment.options.buckets, minimum, masking, experiment.noise,
+            _reported(folder, experiment, 1 - arm),
+        )  # fmt: skip
         work = _home(folder, experiment) / f"work-{ARMS[arm]}"
         with ServedFleet(folder, work, job, timeouts_of(folder)).working(None) as fleet:
             _wait_for_devices(folder, fleet, Exchange(work))
             made += collect_buckets(fleet, job, sums, rules, save)
     return made
+
+
+def _ledgers(folder: Folder) -> list[Ledger]:
+    """Those of all arms: devices of each may take part."""
+    return [arm_ledger(folder, arm) for arm in LEDGERS]
+
+
+def _reported(folder: Folder, experiment: Experiment, arm: int) -> frozenset[int]:
+    """The devices that have reported in an arm. A device that claims to be in both counts in the first one only."""
+    files = [_sums_file(folder, experiment, period, arm) for period in range(experiment.periods + 1)]
+    return frozenset(device for path in files for device in read_sums(path).spent)
 
 
 def _wait_for_devices(folder: Folder, fleet: Fleet, exchange: Exchange) -> None:
@@ -191,13 +223,14 @@ def experiment_result(folder: Folder, experiment: Experiment, *, now: float) -> 
         measures = task.measures(sums)
         arms.append(measures)
         devices[name] = len({device for part in parts for device in part.spent})
-        untimed[name] = sum(s[UNTIMED][0] for s in sums) / 2.0**task.bits
+        untimed[name] = max(0.0, sum(s[UNTIMED][0] for s in sums) / 2.0**task.bits)
         words[name] = round(float(measures["top1"].count.sum()))
     compared = {name: compare_arms(arms[0][name], arms[1][name]) for name in COMPARED}
     return {
         "version": experiment.version, "control": experiment.names[0], "treatment": experiment.names[1],
         "share": experiment.options.share, "days": experiment.options.days,
         "day": round(min(max(now - experiment.began, 0.0) / _DAY, experiment.options.days), 3),
+        "epsilon": experiment.options.epsilon if experiment.options.is_private else None,
         "ended": now >= experiment.end, "devices": devices, "words": words, "reports_without_times": untimed,
         "levels": {n: {a: _figure(getattr(c, a), 100.0) for a in ARMS} for n, c in compared.items()},
         "change": {n: _figure(c.change) for n, c in compared.items()},

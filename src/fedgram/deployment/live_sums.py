@@ -17,6 +17,7 @@ import numpy as np
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
+from fedgram.deployment.live_noise import LiveNoise
 from fedgram.deployment.live_result import bucket_of
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.fleet import AbandonedAttemptError, Fleet, RoundCall, RoundSum
@@ -73,12 +74,17 @@ def write_sums(path: Path, sums: ArmSums) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BucketRules:
-    """How an arm's devices are summed: in how many buckets of the rollout, of how many devices at least, and masked."""
+    """How an arm's devices are summed: in how many buckets of the rollout, of how many devices at least, and masked.
+
+    Sums get `noise`, if there is any. Devices in `elsewhere` have reported in the other arm, and are not asked.
+    """
 
     rollout: str
     buckets: int
     minimum: int
     masking: SecureSettings | None
+    noise: LiveNoise | None = None
+    elsewhere: frozenset[int] = frozenset()
 
     def members(self, devices: LongArray) -> Mapping[int, LongArray]:
         """The devices by bucket, for buckets that are large enough to be summed."""
@@ -91,7 +97,7 @@ def collect_buckets(
     fleet: Fleet, job: Job[Any], sums: ArmSums, rules: BucketRules, save: Callable[[ArmSums], object]
 ) -> int:
     """Sum the buckets of the devices that are there and were not asked yet; returns how many sums there are."""
-    there = fleet.devices(0, np.array(sums.spent, np.int64))
+    there = fleet.devices(0, np.array(sorted({*sums.spent, *rules.elsewhere}), np.int64))
     members = dict(rules.members(there))
     if sums.pending is not None:  # of a command that was killed: its answer may be there already
         members = {sums.pending: members.pop(sums.pending, there[:0])} | members
@@ -103,7 +109,8 @@ def collect_buckets(
         plan = RoundPlan(max(len(own), rules.minimum), 1.0, rules.minimum, 1)
         call = RoundCall(sums.number, 0, own, plan, job.task.broadcast(job.task.init()), rules.masking)
         try:
-            sums.add(bucket, fleet.collect(call))
+            found = fleet.collect(call)
+            sums.add(bucket, rules.noise.added_to(found) if rules.noise else found)
             made += 1
         except AbandonedAttemptError as abandoned:
             sums.took_part(abandoned.participants)

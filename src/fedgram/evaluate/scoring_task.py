@@ -65,10 +65,13 @@ class Scorers(NamedTuple):
 class ScoringTask:
     """The evaluation of some models as a `FederatedTask`, on devices of one `arm`.
 
-    Its settings have the digests of the models, which are broadcast: only devices that take part download them.
+    Its settings have the digests of the models, which are broadcast: only devices that take part download them. The
+    same models with another clip norm are the same question: a device does not answer it again, because two sums of
+    the same figures that differ by one device would be that device's figures.
     """
 
     name, is_counting, bits = "evaluation", True, FRACTION_BITS
+    adaptive = ("clip",)
 
     def __init__(
         self, about: Sequence[tuple[str, str]], *, cased: bool, arm: str, clip: float = inf,

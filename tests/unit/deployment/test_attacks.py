@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from tests.unit.deployment.transports import OFTEN, ONCE, START, TEXTS, TRAINING, UNIGRAMS, admitted_of, make_devices
 
+from fedgram.automata.model import NGramModel
 from fedgram.core.arrays import LongArray
 from fedgram.core.storage import Record
 from fedgram.deployment.device import Device
+from fedgram.evaluate.scoring_task import ScoringTask
+from fedgram.evaluate.sent_model import SentModel
 from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
 from fedgram.federated.secure.admitted_keys import new_credentials
@@ -50,13 +53,13 @@ def request_for(job: Job[Any], number: int, broadcast: bytes) -> Content:
 
 def masked_round(
     devices: Mapping[int, Device], requests: Callable[[int], Content], about: bytes, length: int, *,
-    gone: Collection[int] = (),
+    gone: Collection[int] = (), masking: SecureSettings = MASKING,
 ) -> tuple[SecureSum | None, dict[int, Content]]:  # fmt: skip
     """A round of an outwardly honest server; devices in `gone` leave after they shared their secrets.
 
     Returns the sum, if there is one, and the last reply of each device that declined.
     """
-    server = SecureServer(MASKING, length, admitted_of(devices), about=about)
+    server = SecureServer(masking, length, admitted_of(devices), about=about)
     messages, declined = server.begin(devices), dict[int, Content]()
     try:
         for step in range(STEPS):
@@ -96,6 +99,48 @@ def test_two_masked_sums_never_differ_by_one_device(tmp_path: Path) -> None:
     for number in (1, 2):  # the same round again, or another one
         again, declined = round_number(number, gone=(4,))
         assert again is None
+        assert declined == {device: {"declined": b"took part already"} for device in SIX}
+
+
+def evaluation(clip: float = 1000.0) -> tuple[Job[Any], bytes]:
+    """An evaluation of one model on devices of the train arm, and its broadcast."""
+    model = NGramModel.train([text.lower() for text in TEXTS[0]], order=2)
+    task = ScoringTask.of([SentModel.of(model)], cased=False, arm="train", clip=clip)
+    return Job(task, 5, participations=1), record_to_bytes(task.broadcast(task.init()))
+
+
+def evaluated(
+    devices: Mapping[int, Device], job: Job[Any], broadcast: bytes, *, gone: Collection[int] = (),
+    masking: SecureSettings = MASKING,
+) -> tuple[SecureSum | None, dict[int, Content]]:  # fmt: skip
+    request = request_for(job, 1, broadcast)
+    about = round_digest(job.digest, 1, request["broadcast_digest"].decode())
+    length = vector_length(job.task.size)
+    return masked_round(devices, lambda _: request, about, length, gone=gone, masking=masking)
+
+
+def test_no_bucket_of_an_evaluation_is_smaller_than_devices_allow(tmp_path: Path) -> None:
+    """Devices that were told to mask with three send nothing to a server that sums two."""
+    job, broadcast = evaluation()
+    two = {n: device for n, device in joined(tmp_path, dict.fromkeys(SIX, job)).items() if n < 2}
+    found, declined = evaluated(two, job, broadcast, masking=SecureSettings(min_devices=2))
+    assert found is None
+    assert declined.keys() == two.keys()
+
+
+def test_the_same_model_is_not_measured_again_with_one_device_less(tmp_path: Path) -> None:
+    """Neither as it was, nor with another clip norm, seed or limit, which leave the figures as they are."""
+    job, broadcast = evaluation()
+    devices = joined(tmp_path, dict.fromkeys(SIX, job))
+    first, declined = evaluated(devices, job, broadcast)
+    assert first is not None
+    assert not declined
+    other, _ = evaluation(clip=999.0)
+    for again in (job, other, Job(other.task, 6), Job(job.task, 7, participations=99)):
+        for device in devices.values():
+            device.join({"job": again.content})
+        found, declined = evaluated(devices, again, broadcast, gone=(4,))
+        assert found is None
         assert declined == {device: {"declined": b"took part already"} for device in SIX}
 
 

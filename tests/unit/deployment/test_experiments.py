@@ -15,6 +15,7 @@ from tests.unit.deployment.transports import MASKING, Clock, LocalLink, LocalTra
 from fedgram.core.errors import FedgramError
 from fedgram.deployment import experiments
 from fedgram.deployment.device import Device
+from fedgram.deployment.evaluation import arm_ledger
 from fedgram.deployment.experiment_options import ExperimentOptions
 from fedgram.deployment.experiments import (
     Experiment,
@@ -34,6 +35,8 @@ from fedgram.deployment.waiting import Timeouts
 from fedgram.evaluate.comparison import evaluate
 from fedgram.federated.job import Job
 from fedgram.fgram.reader import open_model
+from fedgram.privacy.accounting import Gaussian, compose
+from fedgram.privacy.ledger import Budget, Ledger
 from fedgram.text.population import Users, population_from_messages
 
 DAY = 86_400.0
@@ -267,6 +270,50 @@ def test_a_device_of_another_arm_or_experiment_does_not_measure(world: World, mo
     assert path is not None
     path.write_bytes(b"damaged")
     assert ready(experiment, 0) == b"not ready"
+
+
+class Liar(Device):
+    """A device that claims to be in both arms."""
+
+    def _not_live(self, job: Job[Any]) -> str | None:  # noqa: ARG002
+        return None
+
+
+def test_a_device_that_claims_both_arms_counts_in_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an A/A experiment, where it has the model of both arms; in later periods it stays in the first one."""
+    experiment = begin_experiment(world.home, CONTROL, CONTROL, OPTIONS, now=DAY)
+    world.install(DAY, monkeypatch)
+    node, honest = 100 + world.arm(1)[0], world.devices[100 + world.arm(1)[0]]
+    lying = {**world.devices, node: Liar(honest.store, honest.jobs, release_key=honest.release_key)}
+    link(world, monkeypatch, lying)
+    for day in (1, 2):
+        world.everyone_types((day + 0.2) * DAY)
+        measure_once(world.home, experiment, now=(day + 0.5) * DAY)
+    result = experiment_result(world.home, experiment, now=2.5 * DAY)
+    assert sum(result["devices"].values()) == 12
+    assert result["devices"]["control"] == len(world.arm(0)) + 1
+
+
+def test_with_an_epsilon_sums_get_noise_and_every_arm_an_entry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(OPTIONS, epsilon=50.0, clip=200.0)
+    experiment = begun(world, options)
+    assert begun(world, options, at=2 * DAY) == experiment  # its file has the ε
+    world.install(DAY, monkeypatch)
+    link(world, monkeypatch)
+    world.everyone_types(1.2 * DAY)
+    measure_once(world.home, experiment, now=1.5 * DAY)
+    result = experiment_result(world.home, experiment, now=1.5 * DAY)
+    exact = sum(world.expected(arm, content, DAY, 9 * DAY)[1] for arm, (_, content) in enumerate((CONTROL, TREATMENT)))
+    assert experiment.noise is not None
+    sums = 2 * OPTIONS.buckets
+    assert 0 < abs(sum(result["words"].values()) - exact) < 6 * np.sqrt(sums) * experiment.noise.deviation
+    for arm in ("train", "dev", "test"):
+        (entry,) = arm_ledger(world.home, arm).entries
+        assert (entry.name, entry.spent, entry.rounds) == ("experiment", 1, 4)
+        assert compose([entry.event.after(4)], 1e-8).epsilon == pytest.approx(50.0, rel=1e-3)
+    Ledger.open(world.home.server / "privacy-dev.json", Budget(60.0, 1e-8)).plan("other", Gaussian(9.0))
+    with pytest.raises(FedgramError, match="it has a privacy budget; give an ε for the experiment"):
+        begun(world, at=5 * DAY)
 
 
 def test_an_experiment_goes_on_and_another_one_waits(world: World) -> None:
