@@ -132,7 +132,8 @@ def evaluate_on_devices(
         )  # fmt: skip
     evaluations = dict(zip(named, task.evaluations(run.state), strict=True))
     if not next(iter(evaluations.values())).words:
-        raise FedgramError("these devices typed no words; choose another arm")
+        hidden = "the noise hides all words; ask more devices, or raise --epsilon"
+        raise FedgramError(hidden if options.is_private else "these devices typed no words; choose another arm")
     buckets = len(run.state.rounds)
     privacy = {"epsilon": options.epsilon, "delta": options.delta} if options.is_private else None
     compared = Comparison.of(

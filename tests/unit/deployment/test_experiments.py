@@ -52,15 +52,15 @@ def lines(device: int, first: int, count: int) -> list[str]:
 
 
 class World:
-    """Twelve devices with times, and a federation that does not mask unless it is told to."""
+    """Devices with times, twelve by default, and a federation that does not mask unless it is told to."""
 
-    def __init__(self, folder: Path, masked_with: int = 0, *, timed: bool = True) -> None:
+    def __init__(self, folder: Path, masked_with: int = 0, *, timed: bool = True, count: int = 12) -> None:
         rounds = RoundsConfig(idle_seconds=0.3, deadline=300.0)
         self.home = make_folder(folder / "fed", FederationConfig(masked_with=masked_with, rounds=rounds))
         self.timed, self.folder = timed, folder
-        self.typed: dict[int, list[tuple[float, str]]] = {n: [] for n in range(12)}
+        self.typed: dict[int, list[tuple[float, str]]] = {n: [] for n in range(count)}
         self.devices: dict[int, Device] = {}
-        for n in range(12):
+        for n in self.typed:
             own = folder / f"node-{n}"
             own.mkdir()
             (own / "secret").write_bytes(sha256(f"device {n}".encode()).digest())
@@ -270,6 +270,43 @@ def test_a_device_of_another_arm_or_experiment_does_not_measure(world: World, mo
     assert path is not None
     path.write_bytes(b"damaged")
     assert ready(experiment, 0) == b"not ready"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_500_devices_find_a_planted_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """People type the treatment's word more often than the control's. Some vanish, come back, and are asked twice."""
+    world = World(tmp_path, count=500)
+    experiment = begun(world, replace(OPTIONS, buckets=20))
+    world.install(DAY, monkeypatch)
+    rng = np.random.default_rng(3)
+    for device, own in world.typed.items():
+        chosen = rng.choice(WORDS[:2], rng.geometric(1 / 30), p=[0.4, 0.6])
+        own += [(1.2 * DAY, f"see you {word}") for word in chosen]
+        times, texts = zip(*own, strict=True)
+        write_store(world.folder / f"{device}.sqlite", device, texts, times)
+    linked = link(world, monkeypatch, {n: d for n, d in world.devices.items() if rng.random() < 0.8})
+    measure_once(world.home, experiment, now=1.5 * DAY)
+    linked.transports[world.home.path] = LocalTransport(world.devices)
+    for _ in range(2):
+        measure_once(world.home, experiment, now=1.6 * DAY)
+    result = experiment_result(world.home, experiment, now=1.6 * DAY)
+    levels = []
+    for arm, (_, content) in enumerate((CONTROL, TREATMENT)):
+        top1, words = world.expected(arm, content, DAY, 9 * DAY)
+        name = ("control", "treatment")[arm]
+        assert result["words"][name] == words
+        assert result["levels"]["top1"][name]["value"] == pytest.approx(top1, abs=1e-9)
+        people = population_from_messages((str(n), t, "test") for n, own in world.typed.items() for at, t in own if at)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lm.fgram").write_bytes(content)
+        found = evaluate(tmp_path / name / "lm.fgram", Users(people, people.clients())).models
+        levels.append(next(iter(found.values()))["top1"]["value"])
+    low, high = result["change"]["top1"]["ci95"]
+    assert 0 < low < 100 * (levels[1] / levels[0] - 1) < high
+    aa = result["aa_check"]["top1"]["ci95"]
+    assert aa[0] < 0 < aa[1]
+    assert sum(result["devices"].values()) == 500
 
 
 class Liar(Device):
