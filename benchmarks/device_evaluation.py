@@ -31,7 +31,7 @@ from fedgram.neural.network import Network, write_network
 from fedgram.text.corpus import read_corpus
 from fedgram.text.population import Population, population_from_messages
 
-WORDS, TYPED, COHORT, NGRAMS = 3_000_000, 200, 20, (1_100_000, 1_050_000)
+WORDS, TYPED, COHORT, NGRAMS = 3_000_000, 200, 20, (1_290_000, 1_250_000)
 SETS = {
     "one .fgram": ("a.fgram",),
     "two .fgram": ("a.fgram", "b.fgram"),
