@@ -53,7 +53,7 @@ folder_argument = click.argument("folder", metavar="DIR")
 @settings_options(FederationConfig, "config", without=["rounds", "pins", "participations", "in_memory"])
 @json_option
 def init_command(folder: Path, also: tuple[str, ...], config: FederationConfig, as_json: bool) -> None:
-    """Make the folder of a federation: configuration, keys, certificates, and the app for `flwr run`."""
+    """Make the folder of a federation: configuration, keys, certificates, and the Flower app."""
     from fedgram.deployment.flower.programs import require_flower
     from fedgram.deployment.folder import make_folder
 

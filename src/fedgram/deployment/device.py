@@ -1,7 +1,7 @@
 """How a device answers requests. Nothing here depends on Flower, so that devices can be tested without it.
 
 Asked to *join* a job, a device says whether it is ready, and which model it has. Asked to *report*, it computes an
-update with the task's `client_update` and sends its bytes, or masks it together with other devices in four steps. It
+update with the task's `client_update` and sends its bytes, or masks it together with other devices in five steps. It
 applies its own rules, whatever the server says: the settings it has pinned, its arm (`arms.py`), and how often it takes
 part in a job. If an error occurs it sends only the name of the error, never a message, which could quote text. Sent a
 *release*, it installs the model if it is signed and newer (`installed.py`).

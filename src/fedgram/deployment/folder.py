@@ -1,6 +1,6 @@
 """The folder of a federation: one part for everybody, one for the server only, and one for each device.
 
-    federation.toml, ca.crt, app/     for everybody: address, settings, authority, the app that `flwr run` takes
+    federation.toml, ca.crt, app/     for everybody: address, settings, authority, the Flower app
     ca.crl                            for everybody, if there is one: certificates of the server that were revoked
     release.pub                       for everybody: the key that verifies published models
     server/                           for the server: keys, certificate, admitted devices, releases, logs, status
