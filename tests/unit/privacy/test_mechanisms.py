@@ -1,5 +1,6 @@
 """Noise for the sums of rounds: its size, its independence, and rounds that come in order and once."""
 
+from collections.abc import Callable
 from math import inf, nan
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_every_round_every_vector_and_every_run_has_noise_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("make", [sums, correlated])
-def test_rounds_are_drawn_in_order_and_once(make: type[GaussianSums]) -> None:
+def test_rounds_are_drawn_in_order_and_once(make: Callable[[], GaussianSums | BltSums]) -> None:
     noise = make()
     for number in (0, 2):
         with pytest.raises(InvariantError, match=f"the noise of round {number} is asked for after that of round 0"):
@@ -52,7 +53,7 @@ def test_rounds_are_drawn_in_order_and_once(make: type[GaussianSums]) -> None:
 
 
 @pytest.mark.parametrize("make", [sums, correlated])
-def test_noise_continues_after_what_was_saved(make: type[GaussianSums]) -> None:
+def test_noise_continues_after_what_was_saved(make: Callable[[], GaussianSums | BltSums]) -> None:
     whole, resumed = make(), make()
     for number in (1, 2):
         whole.draw(number, 10)
