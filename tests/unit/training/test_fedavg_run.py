@@ -72,11 +72,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets the dev users score what a test says, one after the other; the start comes first."""
 
     def script(*sll_e: float) -> None:
+        """SLL falls where SLL^e rises, so that a choice by SLL is another one."""
         values: Iterator[float] = iter(sll_e)
 
         def score(*_: Any, **__: Any) -> Scores:
             value = next(values)
-            return Scores(value, value, 2.0, 1.0, 1.0, 1, 1)
+            return Scores(-20.0 - value, value, 2.0, 1.0, 1.0, 1, 1)
 
         monkeypatch.setattr(training, "score", score)
 
