@@ -41,8 +41,10 @@ def test_every_fault_can_be_planted_and_names_tests_that_exist() -> None:
     assert not problems
 
 
-def test_the_list_is_long_and_has_no_fault_twice() -> None:
+def test_the_list_is_long_and_covers_every_package_that_computes() -> None:
     assert len(FAULTS) >= LEAST_FAULTS
+    packages = {path.name for path in (ROOT / "src/fedgram").iterdir() if (path / "__init__.py").is_file()}
+    assert packages - {"cli"} <= {fault.file.split("/")[0] for fault in FAULTS}
     assert not [place for place, times in Counter((f.file, f.old, f.new) for f in FAULTS).items() if times > 1]
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", fault.name) for fault in FAULTS)
 

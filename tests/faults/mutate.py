@@ -18,12 +18,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 from tests.faults.fault_list import ROOT, Fault, load_faults
+from tests.faults.patching import can_patch
 from tests.faults.planting import Copy, tree_digest
-from tests.faults.trial import Outcome, Trial, import_libraries, run_tests, warm_up
+from tests.faults.trial import Outcome, Session, Trial, import_libraries, in_session, run_tests
 
 HOME = Path(tempfile.gettempdir()) / f"fedgram-mutate-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
 RESULTS = HOME / "results.json"
@@ -32,7 +34,9 @@ RESULTS = HOME / "results.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. The exit code is 1 if a fault is invalid, or survives without a reason in the list."""
     options = _options(arguments)
-    faults = [fault for fault in load_faults() if any(fnmatch(fault.title, only) for only in options.only or ["*"])]
+    wanted = options.only or ["*"]
+    faults = [fault for only in wanted for fault in load_faults() if fnmatch(fault.title, only)]
+    faults = list(dict.fromkeys(faults))
     if not faults:
         print(f"mutate: no fault is named {' or '.join(options.only)}", file=sys.stderr)
         return 2
@@ -79,32 +83,41 @@ def _groups(faults: list[Fault], jobs: int) -> list[list[Fault]]:
 
 def _work(faults: list[Fault], wide: bool, clean: bool) -> dict[str, Outcome]:
     """One process: its own copy, and its share of the faults."""
-    copy = Copy(HOME)
-    outcomes = {}
+    copy, outcomes = Copy(HOME), dict[str, Outcome]()
+    with Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), 1)  # what pytest prints
     for package in dict.fromkeys(fault.package for fault in faults):
         own = [fault for fault in faults if fault.package == package]
         files = tuple(sorted({file for fault in own for file in fault.test_files}))
-        warm_up(copy.root, files, copy.clean_kernels)
-        failing = _failing(copy, files) if clean else {}
-        for fault in own:
-            broken = [failing[file] for file in fault.test_files if file in failing]
-            outcome = (
-                Outcome("invalid", reason=f"without the fault: {broken[0]}") if broken else _try(copy, fault, wide)
-            )
-            outcomes[fault.title] = outcome
-            print(f"{outcome.verdict:8} {outcome.seconds:6.1f} s  {fault.title}  {outcome.reason}", file=sys.stderr)
-            if not broken:
-                _keep(fault, outcome, wide)
+        tried = partial(_try_all, copy, own, files, outcomes, wide=wide, clean=clean)
+        in_session(copy.root, files, copy.clean_kernels, tried)
     return outcomes
 
 
-def _failing(copy: Copy, files: tuple[str, ...]) -> dict[str, str]:
+def _try_all(
+    copy: Copy, faults: list[Fault], files: tuple[str, ...], outcomes: dict[str, Outcome], session: Session, *,
+    wide: bool, clean: bool,
+) -> None:  # fmt: skip
+    """Try the faults of a package, whose test files are `files`."""
+    failing = _failing(copy, files, session) if clean else {}
+    for fault in faults:
+        broken = [failing[file] for file in fault.test_files if file in failing]
+        if broken:
+            outcome = Outcome("invalid", reason=f"without the fault: {broken[0]}")
+        else:
+            outcome = _try(copy, fault, session, wide)
+            _keep(fault, outcome, wide)
+        outcomes[fault.title] = outcome
+        print(f"{outcome.verdict:8} {outcome.seconds:6.1f} s  {fault.title}  {outcome.reason}", file=sys.stderr)
+
+
+def _failing(copy: Copy, files: tuple[str, ...], session: Session) -> dict[str, str]:
     """The tests that fail on the clean copy, by file; that none does is remembered."""
     done = HOME / f"clean-{hashlib.sha256(repr((tree_digest(), files)).encode()).hexdigest()[:16]}"
     if done.exists():
         return {}
     trial = Trial(copy.root, files, copy.clean_kernels)
-    outcome = run_tests(trial, HOME / f"clean-{copy.name}.log", seconds=3000)
+    outcome = run_tests(trial, session, HOME / f"clean-{copy.name}.log", seconds=3000)
     if outcome.verdict == "survived":
         done.touch()
         return {}
@@ -113,7 +126,7 @@ def _failing(copy: Copy, files: tuple[str, ...]) -> dict[str, str]:
     return {test.split("::")[0]: test for test in outcome.failed}
 
 
-def _try(copy: Copy, fault: Fault, wide: bool) -> Outcome:
+def _try(copy: Copy, fault: Fault, session: Session, wide: bool) -> Outcome:
     """Plant a fault and run its tests, then those of its package."""
     old = (ROOT / fault.path).read_text()
     try:
@@ -122,12 +135,12 @@ def _try(copy: Copy, fault: Fault, wide: bool) -> Outcome:
     except (SyntaxError, ValueError) as error:
         return Outcome("invalid", reason=str(error))
     folder = f"tests/unit/{fault.package}"
-    with copy.planted(fault) as kernels:
+    with copy.planted(fault, recompile=not can_patch(fault.module, old, new)) as kernels:
         log = copy.root.parent / f"{fault.package}-{fault.name}.log"
         trial = Trial(copy.root, fault.tests, kernels, fault.module, old, new)
-        outcome = run_tests(trial, log, seconds=300)
+        outcome = run_tests(trial, session, log, seconds=300)
         if outcome.verdict == "survived" and wide and not fault.survives and (ROOT / folder).is_dir():
-            outcome = run_tests(replace(trial, tests=(folder,)), log, seconds=1200)
+            outcome = run_tests(replace(trial, tests=(folder,)), session, log, seconds=1200)
     return outcome
 
 

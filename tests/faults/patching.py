@@ -13,20 +13,26 @@ from typing import Any
 
 def patch(module: str, old: str, new: str) -> bool:
     """Change the functions of an imported module from the old source to the new one, if that is possible."""
-    loaded = sys.modules.get(module)
-    if loaded is None:
-        return False
-    before, after = (compile(source, module, "exec") for source in (old, new))
-    if _shape(before) != _shape(after):
-        return False
-    changed = [(path, code) for path, code, other in _functions(before, after) if not _same(code, other)]
-    codes = {path: code for path, _, code in _functions(before, after)}
-    targets = [(_function(loaded, path), codes[path]) for path, _ in changed]
-    if not targets or any(function is None or not _fits(function, code) for function, code in targets):
-        return False
+    targets = _targets(module, old, new)
     for function, code in targets:
         function.__code__ = code
-    return True
+    return bool(targets)
+
+
+def can_patch(module: str, old: str, new: str) -> bool:
+    """Whether `patch` is possible."""
+    return bool(_targets(module, old, new))
+
+
+def _targets(module: str, old: str, new: str) -> list[tuple[Any, CodeType]]:
+    """The functions to change with their new code; none if that is not enough."""
+    loaded = sys.modules.get(module)
+    before, after = (compile(source, module, "exec") for source in (old, new))
+    if loaded is None or _shape(before) != _shape(after):
+        return []
+    changed = [(path, other) for path, one, other in _functions(before, after) if not _same(one, other)]
+    targets = [(_function(loaded, path), code) for path, code in changed]
+    return [] if any(function is None or not _fits(function, code) for function, code in targets) else targets
 
 
 def _fits(function: Any, code: CodeType) -> bool:

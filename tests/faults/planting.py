@@ -89,19 +89,20 @@ class Copy:
         return bool(found)
 
     @contextmanager
-    def planted(self, fault: Fault) -> Iterator[Path]:
+    def planted(self, fault: Fault, *, recompile: bool) -> Iterator[Path]:
         """Plant a fault, give the folder of the kernels with it, and take the fault out again."""
         target = self.root / fault.path
-        kernels = self._kernels / "planted"
-        shutil.rmtree(kernels, ignore_errors=True)
+        kernels = self._kernels / "planted" if recompile else self.clean_kernels
         try:
             target.write_text(fault.planted((ROOT / fault.path).read_text()))
-            self._prepare(kernels)
+            if recompile:
+                shutil.rmtree(kernels, ignore_errors=True)
+                self._prepare(kernels)
             yield kernels
-            self._keep(kernels)
+            if recompile:
+                self._keep(kernels)
         finally:
             shutil.copy2(ROOT / fault.path, target)
-            shutil.rmtree(kernels, ignore_errors=True)
 
     def _keep(self, kernels: Path) -> None:
         """Keep kernels that were compiled beside a fault, where it does not concern their sources."""

@@ -3,14 +3,14 @@
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Generator
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,8 @@ from tests.faults.patching import patch
 
 LIBRARIES = ("numpy", "scipy.stats", "numba", "torch", "pyarrow.parquet", "cryptography.fernet", "rich")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-_REWRITTEN = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # plugins may be imported already
+# Plugins may be imported already, and a process that is forked must not have its output captured.
+_OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 Verdict = Literal["killed", "survived", "invalid"]
 
 
@@ -54,15 +55,48 @@ def import_libraries() -> None:
             importlib.import_module(name)
 
 
-def warm_up(root: Path, files: tuple[str, ...], kernels: Path) -> None:
-    """Make this process one of the copy in `root`, with the modules of these test files imported."""
+def in_session(root: Path, files: tuple[str, ...], kernels: Path, body: Callable[["Session"], None]) -> None:
+    """Make this process one of the copy in `root`, collect these test files once, and call `body` with their tests."""
     os.chdir(root)
     os.environ.update(NUMBA_CACHE_DIR=str(kernels), PYTHONPATH=str(root / "src"))
     _forget()
     libraries = [path for path in sys.path if "site-packages" in path or "/lib" in path]
     sys.path[:] = [str(root / "src"), *libraries]
-    with redirect_stdout(StringIO()):
-        pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *_REWRITTEN, *files])
+    session = Session(body)
+    pytest.main([*_OPTIONS, *files], plugins=[session])
+    if not session.began:  # a file cannot be collected
+        body(session)
+
+
+class Session:
+    """A pytest plugin that hands the collected tests to `body` instead of running them."""
+
+    def __init__(self, body: Callable[["Session"], None]) -> None:
+        self.body, self.began = body, False
+        self._items: list[pytest.Item] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Call the body once."""
+        self.began, self._items = True, list(session.items)
+        self.body(self)
+        return True
+
+    def chosen(self, tests: tuple[str, ...]) -> list[pytest.Item]:
+        """The collected tests with these names, or in these files and folders."""
+        return [
+            item for item in self._items if any(re.fullmatch(rf"{re.escape(t)}([/:\[].*)?", item.nodeid) for t in tests)
+        ]
+
+    def run(self, tests: tuple[str, ...], watcher: "Watcher") -> int:
+        """Run collected tests until one fails, and give pytest's exit code."""
+        items = self.chosen(tests)
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.pluginmanager.register(watcher, "watcher") if item is items[0] else None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if watcher.test:
+                return 1
+        return 0 if items else 5
 
 
 def _forget() -> None:
@@ -70,7 +104,7 @@ def _forget() -> None:
         del sys.modules[name]
 
 
-def run_tests(trial: Trial, log: Path, *, seconds: float) -> Outcome:
+def run_tests(trial: Trial, session: Session, log: Path, *, seconds: float) -> Outcome:
     """Run tests of the copy in a forked process, with a fault until one fails.
 
     A run that takes longer than `seconds` counts as failed.
@@ -81,7 +115,7 @@ def run_tests(trial: Trial, log: Path, *, seconds: float) -> Outcome:
     result.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
-        _become_pytest(trial, log)
+        _become_pytest(trial, session, log)
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.monotonic() - started > seconds:
             os.killpg(child, signal.SIGKILL)
@@ -96,7 +130,7 @@ def run_tests(trial: Trial, log: Path, *, seconds: float) -> Outcome:
     return Outcome(**json.loads(result.read_text()), seconds=took)
 
 
-def _become_pytest(trial: Trial, log: Path) -> None:
+def _become_pytest(trial: Trial, session: Session, log: Path) -> None:
     """In the child: run pytest in the copy, write the outcome beside the log, and end."""
     try:
         os.setsid()
@@ -109,12 +143,14 @@ def _become_pytest(trial: Trial, log: Path) -> None:
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         sys.dont_write_bytecode = not is_clean
         sys.modules["numba"].config.CACHE_DIR = str(trial.kernels)
-        if trial.module is not None and not patch(trial.module, trial.old, trial.new):
-            _forget()
         watcher = Watcher()
-        stop = [] if is_clean else ["-x"]
-        code = pytest.main([*stop, "-q", "-p", "no:cacheprovider", *_REWRITTEN, *trial.tests], plugins=[watcher])
-        log.with_suffix(".json").write_text(json.dumps(watcher.outcome(int(code), trial.root)))
+        if trial.module is not None and session.chosen(trial.tests) and patch(trial.module, trial.old, trial.new):
+            code = session.run(trial.tests, watcher)
+        else:
+            _forget()
+            stop = [] if is_clean else ["-x"]
+            code = int(pytest.main([*stop, *_OPTIONS, *trial.tests], plugins=[watcher]))
+        log.with_suffix(".json").write_text(json.dumps(watcher.outcome(code, trial.root)))
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()

@@ -3,7 +3,7 @@
 The topology lacks many n-grams of the text, so that histories leave labels to their backoff: C(φ, q) is not 0.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def formula(text: list[list[int]], model: DictModel, prior: Prior) -> dict[NGram
         if len(ngram) > 1:
             kinds[ngram[1:]] += min(occurs[ngram], 1)
     c = {ngram: read[ngram] + kinds[ngram] for ngram in model.p}
-    kept, taken, total = dict[NGram, float](), Counter[NGram](), Counter[NGram]()
+    kept, taken, total = dict[NGram, float](), defaultdict[NGram, float](float), Counter[NGram]()
     for ngram, count in c.items():
         discount = prior.discounts[min(count, 3) - 1] if count and len(ngram) > 1 else 0.0
         kept[ngram] = max(count - discount, 0.0)
@@ -79,7 +79,7 @@ def test_the_fit_is_its_formula_where_histories_back_off(seed: int, prior: Prior
     S = np.array([float(occurs[row]) for row in rows])
     fitted = DictModel(fit_counts(model, trusted_counts(model, S, np.zeros(len(S))), prior))
     expected = formula(text, reference, prior)
-    by_history = Counter[NGram]()
+    by_history = defaultdict[NGram, float](float)
     for ngram, weight in expected.items():
         by_history[ngram[:-1]] += weight
     for ngram, weight in expected.items():
