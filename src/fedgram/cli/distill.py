@@ -8,6 +8,7 @@ import click
 
 from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
+from fedgram.automata.scoring import score
 from fedgram.cli.commands import Group, hint
 from fedgram.cli.console import Steps, show, steps, warn
 from fedgram.cli.parameters import (
@@ -29,6 +30,7 @@ from fedgram.distill.distillation import DistillationOptions, Running, distill, 
 from fedgram.distill.sample_approx import Fit
 from fedgram.distill.sources import as_source, join_ranks_of
 from fedgram.formats.models import is_model, read_model, write_model
+from fedgram.text.corpus import read_corpus
 from fedgram.text.unigrams import read_unigrams
 from fedgram.text.wordpieces import load_pieces
 
@@ -94,11 +96,12 @@ def _topology_input(ctx: click.Context, parameter: click.Parameter, value: tuple
 @click.option(
     "--counts", callback=output_path, help="File that keeps the counts; an interrupted count resumes from it."
 )
+@click.option("--test", help="Text, one sentence per line, on which models are compared before and after.")
 @json_option
 def model_command(
     source: str, topologies: tuple[str, ...], room: float, casing: str | None, pieces_path: str | None,
     options: DistillationOptions, budget: Budget, compute: Compute, seed: int, output: Path, counts: Path | None,
-    as_json: bool,
+    test: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Find the n-gram model closest to SOURCE.
 
@@ -116,6 +119,9 @@ def model_command(
 
     KL divergence and cross-entropy are in nats per sentence, over the samples: `before` of the model with averaged
     probabilities, `after` of the fitted model. Under torchrun, processes share the samples of a network.
+
+    With --test, the perplexity of a text is printed before, by the models of --topology, and after, by the result.
+    Words that a model does not know are left out, and their share is printed.
     """
     watch, ranks = Stopwatch(), join_ranks_of(source)
     with steps() as step:
@@ -136,6 +142,9 @@ def model_command(
             write_model(found.model, output)
     seconds = {"reading": watch.seconds["reading"], **found.seconds, "writing": watch.seconds["writing"]}
     figures = _figures(found.fit, options.samples) | size(found.model)
+    if test:
+        before = {name: target for name, target in zip(topologies, targets, strict=True) if target is not None}
+        figures |= _on_text(test, {**before, str(output): found.model})
     show({"model": str(output), **figures, "seconds": seconds}, as_json)
     warn(*found.warnings)
 
@@ -143,6 +152,16 @@ def model_command(
 def _read(step: Steps, path: str) -> NGramModel:
     step.begin(f"Reading {path}")
     return read_model(path)
+
+
+def _on_text(path: str, models: dict[str, NGramModel]) -> dict[str, Any]:
+    """The perplexity of a text by each model, and the share of words that the model does not know."""
+    figures: dict[str, Any] = {}
+    for name, model in models.items():
+        scored = score(model, read_corpus([path], model.vocabulary).sentences)
+        figures[f"test_perplexity {name}"] = scored.perplexity_without_oov
+        figures[f"test_oov {name}"] = scored.oov / max(scored.words, 1)
+    return figures
 
 
 def _figures(result: Fit, samples: int) -> dict[str, Any]:

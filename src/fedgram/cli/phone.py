@@ -16,6 +16,7 @@ from fedgram.cli.commands import Group
 from fedgram.cli.console import show, steps
 from fedgram.cli.parameters import json_option, model_argument, output_option, with_suffix
 from fedgram.cli.settings import settings_options
+from fedgram.cli.sizes import size
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError, MissingDependencyError
 from fedgram.core.lazy import lazy
@@ -26,6 +27,7 @@ from fedgram.formats.exports import ExportFormat, ExportOptions, export
 from fedgram.formats.kenlm import STRUCTURES
 from fedgram.formats.models import read_model
 from fedgram.keyboard.layout import LAYOUTS, load_layout
+from fedgram.keyboard.public_model import PublicModelOptions, build_public_model
 from fedgram.keyboard.speed import measure, measure_typing, seconds_of
 from fedgram.text.normalize import last_sentence
 from fedgram.text.vocabulary import SPECIAL
@@ -71,6 +73,45 @@ def pack_command(model: str, output: Path, options: PackOptions, as_json: bool) 
         "deviation_from_one": packed.deviation,
         **{f"bytes_of_{part}": size for part, size in packed.parts.items()},
         "seconds": round(perf_counter() - began, 3),
+    }
+    show(result, as_json)
+
+
+@group.command(
+    "build",
+    examples=[
+        "fedgram phone build corpus.txt --locale en_GB -o english",
+        "fedgram phone build corpus.txt test.txt --locale en_GB -o english --max-ngrams 2000 --json",
+    ],
+)
+@click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
+@click.option("--locale", required=True, help="The language, such as sv or pt_BR.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder to write."
+)
+@settings_options(PublicModelOptions, "options")
+@json_option
+def build_command(
+    texts: tuple[str, ...], locale: str, output: Path, options: PublicModelOptions, as_json: bool
+) -> None:
+    """Make a keyboard's model of a language from public text, without users.
+
+    TEXT is plain text, a Wikipedia dump (.xml, .xml.bz2), a sentence file of Tatoeba, or subtitles (.srt). The folder
+    gets lm.fgram for `fedgram phone keyboard`, main_LOCALE.dict with next words for HeliBoard and its relatives, and
+    lm.arpa for other programs. Every 50th sentence is held out and measures the model.
+    """
+    began = perf_counter()
+    with steps() as step:
+        built = build_public_model(texts, output, locale=locale, options=options, begin=step.begin)
+    result = {
+        "sentences": built.sentences,
+        **size(built.model),
+        "words": len(built.model.vocabulary) - len(SPECIAL),
+        "held_out_perplexity": built.held_out.perplexity_without_oov,
+        "held_out_oov": built.held_out.oov / max(built.held_out.words, 1),
+        **{path.name: path.stat().st_size for path in built.files},
+        "folder": str(output),
+        "seconds": round(perf_counter() - began, 1),
     }
     show(result, as_json)
 

@@ -19,6 +19,7 @@ sentences are short.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from fedgram.text.vocabulary import EOS, SPECIAL, UNK, Vocabulary
 MARKS = ("Ġ", "▁")  # byte-level BPE, SentencePiece
 END = "<end-of-word>"
 _MAX_LENGTH = 200
+_BATCH_BYTES = 1 << 29
+_COPIES = 8  # of a row of probabilities, as 8-byte numbers
 
 
 class _PrefixDecoder:
@@ -52,6 +55,8 @@ class _PrefixDecoder:
         self.model, self.torch_device, self.begin, self.end = model.to(torch_device).eval(), torch_device, begin, end
         self.ends, self.never = ends.to(torch_device), never.to(torch_device)
         self.labels = len(never)
+        accepted = signature(self.model.forward).parameters
+        self.last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
     def initial(self, rows: int) -> State:
         """No tokens."""
@@ -60,7 +65,7 @@ class _PrefixDecoder:
     def step(self, state: State, labels: Tensor) -> tuple[State, Tensor]:
         """The scores after the longer prefix; the score of `end` is that of all tokens that end a sentence together."""
         prefix = torch.cat([state[0], labels.unsqueeze(1)], 1)
-        scores = self.model(input_ids=prefix, use_cache=False).logits[:, -1, : self.labels].float()
+        scores = self.model(input_ids=prefix, use_cache=False, **self.last_only).logits[:, -1, : self.labels].float()
         scores = scores.masked_fill(self.never, NEVER)
         ending = scores[:, self.ends].logsumexp(1)
         scores = scores.masked_fill(self.ends, NEVER)
@@ -76,7 +81,6 @@ class HFSource:
     """
 
     has_unknown = True
-    batch, shard = 512, 1024
 
     def __init__(
         self, path: str | Path, torch_device: torch.device | str = "cpu", *, max_length: int = _MAX_LENGTH
@@ -112,6 +116,9 @@ class HFSource:
             model, torch.device(torch_device), int(begin), int(end), torch.from_numpy(ends),
             torch.from_numpy(special & ~ends),
         )  # fmt: skip
+        positions = 1 if self.decoder.last_only else self.max_length
+        self.batch = fitting_batch(int(config.vocab_size), positions)
+        self.shard = 2 * self.batch
 
     def _first_labels(self, tokens: list[str]) -> IntArray:
         """The label of each token as the first of a sentence; `<unk>` if it begins no word inside a sentence."""
@@ -195,6 +202,19 @@ class HFSource:
 
     def __repr__(self) -> str:
         return f"HFSource({self._size} labels, {self.decoder.torch_device})"
+
+
+def fitting_batch(vocabulary: int, positions: int) -> int:
+    """How many sentences are sampled together, so that their probabilities take about half a gigabyte.
+
+    The model returns scores of `positions` positions per sentence. Sums are exact, so the result does not depend on it.
+
+    >>> fitting_batch(50_257, 1), fitting_batch(50_257, 200), fitting_batch(26, 1)
+    (128, 8, 512)
+    """
+    row = vocabulary * (4 * positions + 8 * _COPIES)
+    fits = max(_BATCH_BYTES // row, 1)
+    return int(min(max(1 << (fits.bit_length() - 1), 8), 512))
 
 
 def _by_label(p: np.ndarray, label: IntArray, labels: int) -> np.ndarray:

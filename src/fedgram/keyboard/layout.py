@@ -18,8 +18,23 @@ ROW_HEIGHT = 1.5
 _ROWS = {
     "en_us": (("qwertyuiop", 0.0), ("asdfghjkl", 0.5), ("zxcvbnm", 1.5)),
     "pt_br": (("qwertyuiop", 0.0), ("asdfghjklç", 0.0), ("zxcvbnm", 1.5)),
+    "cs_cz": (("qwertzuiop", 0.0), ("asdfghjkl", 0.5), ("yxcvbnm", 1.5)),
+    "da_dk": (("qwertyuiopå", 0.0), ("asdfghjklæø", 0.0), ("zxcvbnm", 2.0)),
+    "de_de": (("qwertzuiopü", 0.0), ("asdfghjklöä", 0.0), ("yxcvbnm", 2.0)),
+    "el_gr": (("ςερτυθιοπ", 0.5), ("ασδφγηξκλ", 0.5), ("ζχψωβνμ", 1.5)),
+    "es_es": (("qwertyuiop", 0.0), ("asdfghjklñ", 0.0), ("zxcvbnm", 1.5)),
+    "fr_fr": (("azertyuiop", 0.0), ("qsdfghjklm", 0.0), ("wxcvbn", 2.0)),
+    "it_it": (("qwertyuiop", 0.0), ("asdfghjkl", 0.5), ("zxcvbnm", 1.5)),
+    "nb_no": (("qwertyuiopå", 0.0), ("asdfghjkløæ", 0.0), ("zxcvbnm", 2.0)),
+    "nl_nl": (("qwertyuiop", 0.0), ("asdfghjkl", 0.5), ("zxcvbnm", 1.5)),
+    "pl_pl": (("qwertyuiop", 0.0), ("asdfghjkl", 0.5), ("zxcvbnm", 1.5)),
+    "ru_ru": (("йцукенгшщзх", 0.0), ("фывапролджэ", 0.0), ("ячсмитьбю", 1.0)),
+    "sv_se": (("qwertyuiopå", 0.0), ("asdfghjklöä", 0.0), ("zxcvbnm", 2.0)),
+    "tr_tr": (("qwertyuıopğü", 0.0), ("asdfghjklşi", 0.5), ("zxcvbnmöç", 1.5)),
+    "uk_ua": (("йцукенгшщзхї", 0.0), ("фівапролджє", 0.5), ("ґячсмитьбю", 1.0)),
 }
 LAYOUTS = tuple(_ROWS)
+_RIGHT_TO_LEFT = ("ar", "dv", "fa", "he", "iw", "ps", "sd", "ug", "ur", "yi")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,11 +93,13 @@ class Layout:
 
 
 def load_layout(name: str) -> Layout:
-    """The layout of a language: en_us or pt_br.
+    """The layout of a language: one of `LAYOUTS`.
 
     >>> load_layout("pt_br").nearest(np.array([[9.4, 2.2], [0.6, 0.7]]))
     'çq'
     """
+    if name.lower().replace("-", "_").split("_")[0] in _RIGHT_TO_LEFT:
+        raise FedgramError(f"there is no layout {name!r}: right-to-left scripts have models and dictionaries only")
     if name not in _ROWS:
         raise FedgramError(f"there is no layout {name!r}; choose one of {', '.join(_ROWS)}")
     keys, centres = "", []

@@ -74,7 +74,7 @@ def run_pipeline(
 def _check_users(config: RunConfig, change: Change | None) -> None:
     """Refuse a run without users that is not on a federation."""
     if config.population.is_on_devices and change is None:
-        remedy = "name them, or run on the devices of a federation: fedgram federation run"
+        remedy = "name them, run on devices (fedgram federation run), or use public text alone (fedgram phone build)"
         raise FedgramError(f"population.users is missing, so there are no devices to simulate; {remedy}")
 
 

@@ -41,8 +41,9 @@ def test_weights_are_those_of_a_generic_optimiser() -> None:
     p = np.array([[part.prob(h, x) for part in parts] for h, x in histories(text.sentences)])
 
     def shares(free: FloatArray) -> FloatArray:
-        odds: FloatArray = np.exp([*free, 0.0])
-        return odds / odds.sum()
+        odds = np.exp(np.array([*free, 0.0]))
+        scaled: FloatArray = odds / odds.sum()
+        return scaled
 
     def loss(free: FloatArray) -> tuple[float, FloatArray]:
         weights = shares(free)

@@ -50,7 +50,7 @@ def test_packed_files_are_recognised_by_their_content(
     path.write_bytes(packed)
     with open_unpacked(path) as file:
         assert file.read(10) + file.read() == text
-    with unpacked(io.BufferedReader(io.BytesIO(packed)), "-") as file:  # type: ignore[arg-type]
+    with unpacked(io.BufferedReader(io.BytesIO(packed)), "-") as file:
         assert file.read() == text
     for wrong in (packed[: len(packed) // 3], packed[: len(packed) - 5], packed[:30] + bytes(50) + packed[80:]):
         path.write_bytes(wrong)

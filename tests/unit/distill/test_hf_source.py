@@ -162,9 +162,13 @@ def _unigrams(labels: int) -> Any:
 def test_a_folder_becomes_an_arpa_file(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     text = Ragged.from_rows([[3, 4, 5], [6, 3, 7], [3, 8, 4]] * 4)
     write_model(train(Corpus(text, Vocabulary.of(WORDS)), NGramOptions(order=2)), tmp_path / "A.arpa")
-    few = ("--samples", 60, "--device", "cpu", "-o", tmp_path / "out.arpa", "--json")
+    (tmp_path / "test.txt").write_text("the hen\nthe other cat\n")
+    few = ("--samples", 60, "--device", "cpu", "--test", tmp_path / "test.txt", "-o", tmp_path / "out.arpa", "--json")
     told = fedgram("distill", "model", f"hf:{folder}", "--topology", tmp_path / "A.arpa", *few)
     assert told["samples"] == 60
+    for name in ("A.arpa", "out.arpa"):
+        assert told[f"test_perplexity {tmp_path / name}"] > 1
+        assert told[f"test_oov {tmp_path / name}"] == pytest.approx(1 / 5)
     assert set(WORDS) <= set(read_model(tmp_path / "out.arpa").vocabulary.words)
 
 

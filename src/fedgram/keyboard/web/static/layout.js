@@ -9,6 +9,20 @@ const ROW_HEIGHT = 1.5;
 const ROWS = {
   en_us: [["qwertyuiop", 0], ["asdfghjkl", 0.5], ["zxcvbnm", 1.5]],
   pt_br: [["qwertyuiop", 0], ["asdfghjklç", 0], ["zxcvbnm", 1.5]],
+  cs_cz: [["qwertzuiop", 0], ["asdfghjkl", 0.5], ["yxcvbnm", 1.5]],
+  da_dk: [["qwertyuiopå", 0], ["asdfghjklæø", 0], ["zxcvbnm", 2]],
+  de_de: [["qwertzuiopü", 0], ["asdfghjklöä", 0], ["yxcvbnm", 2]],
+  el_gr: [["ςερτυθιοπ", 0.5], ["ασδφγηξκλ", 0.5], ["ζχψωβνμ", 1.5]],
+  es_es: [["qwertyuiop", 0], ["asdfghjklñ", 0], ["zxcvbnm", 1.5]],
+  fr_fr: [["azertyuiop", 0], ["qsdfghjklm", 0], ["wxcvbn", 2]],
+  it_it: [["qwertyuiop", 0], ["asdfghjkl", 0.5], ["zxcvbnm", 1.5]],
+  nb_no: [["qwertyuiopå", 0], ["asdfghjkløæ", 0], ["zxcvbnm", 2]],
+  nl_nl: [["qwertyuiop", 0], ["asdfghjkl", 0.5], ["zxcvbnm", 1.5]],
+  pl_pl: [["qwertyuiop", 0], ["asdfghjkl", 0.5], ["zxcvbnm", 1.5]],
+  ru_ru: [["йцукенгшщзх", 0], ["фывапролджэ", 0], ["ячсмитьбю", 1]],
+  sv_se: [["qwertyuiopå", 0], ["asdfghjklöä", 0], ["zxcvbnm", 2]],
+  tr_tr: [["qwertyuıopğü", 0], ["asdfghjklşi", 0.5], ["zxcvbnmöç", 1.5]],
+  uk_ua: [["йцукенгшщзхї", 0], ["фівапролджє", 0.5], ["ґячсмитьбю", 1]],
 };
 
 /** @param {string} text @returns {string} what one types for a text */
@@ -17,7 +31,7 @@ export const wordKey = (text) =>
 
 /** The letter keys of a keyboard. */
 export class Layout {
-  /** @param {string} name en_us or pt_br */
+  /** @param {string} name such as en_us */
   constructor(name) {
     if (!ROWS[name]) throw new RangeError(`there is no layout ${name}`);
     this.name = name;
