@@ -116,13 +116,32 @@ def test_canaries_in_all_models(fedgram: Callable[..., Any], refused: Callable[.
     assert by_name["refit none"][12]["extracted"] == 2
     assert by_name["refit none"][12]["mean_exposure"] > by_name["refit none"][0]["mean_exposure"] + 3
     assert sum(cell["extracted"] for name in names if "dp" in name for cell in by_name[name].values()) == 0
-    assert json.loads((tmp_path / "ws" / "canaries" / "canaries.json").read_text()) == found
+    assert json.loads((tmp_path / "ws" / "audits" / "canaries.json").read_text()) == found
     assert fedgram(*command, "--json") == found  # nothing is made again
     users = tmp_path / "ws" / "canaries" / "users.population"
     model = tmp_path / "ws" / "canaries" / "refit_none.ngram"
     assert fedgram("audit", "ngrams", model, "--users", users, "--json")["users"] == found["users"]
     assert "another audit" in refused(*command, "--width", "3")
     assert "no such file" in refused("audit", "canaries", "nowhere.toml", "-w", tmp_path / "x")
+
+
+def test_poisoning_and_the_report(fedgram: Callable[..., Any], refused: Callable[..., str], tmp_path: Path) -> None:
+    config, workspace = tmp_path / "config.toml", tmp_path / "ws"
+    config.write_text(CONFIG)
+    attacks = ("--no-network", "--attacks", "backdoor", "--shares", "0.1", "--triggers", 3, "--test-users", 5)
+    assert "has no report/results.json and no audits" in refused("report", tmp_path, "-o", tmp_path / "out")
+    found = fedgram("audit", "poisoning", config, "-w", workspace, *attacks, "--json")
+    assert [(row["attack"], row["share"]) for row in found["rows"]] == [(None, 0.0), ("backdoor", 0.1)]
+    assert found["rows"][1]["liars"] == round(0.1 * found["users"])
+    assert json.loads((workspace / "audits" / "poisoning.json").read_text()) == found
+    options = ("-w", workspace, "--canaries", 100, "--typists", 5, "--noise-seed", 1, "--mechanism", "counts")
+    assert fedgram("audit", "epsilon", config, *options, "--json")["audits"][0]["delta"] == 1e-8  # that of the config
+    fedgram("report", workspace, "-o", tmp_path / "out")
+    page = (tmp_path / "out" / "report.md").read_text("utf-8")
+    assert page.index("## Audits") < page.index("### ε from one run") < page.index("### Poisoning")
+    assert "backdoor by 10 %" in page
+    (workspace / "audits" / "poisoning.json").write_text('{"rows": 3}')
+    assert "does not hold the result of an audit" in refused("report", workspace, "-o", tmp_path / "out")
 
 
 def test_a_network_has_no_ngrams(refused: Callable[..., str], home: Path, tmp_path: Path) -> None:

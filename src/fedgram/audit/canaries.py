@@ -20,7 +20,7 @@ from fedgram.core.storage import atomic_write
 from fedgram.text.normalize import uncase
 from fedgram.text.population import Population, write_population
 
-RESULT, SETTINGS = "canaries.json", "settings.json"
+SETTINGS = "settings.json"
 
 
 def secret_words(trial: Trial, count: int) -> list[str]:
@@ -40,7 +40,7 @@ def audit_canaries(
 ) -> dict[str, Any]:  # fmt: skip
     """Plant secrets, make all models in a folder, and attack them; `digest` names the settings of the trial."""
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, {**asdict(options), "trial": digest})
+    claim(folder, {**asdict(options), "trial": digest})
     pool = secret_words(trial, options.words)
     canaries = draw_canaries(
         pool, length=options.length, holders=options.holders, repeats=options.repeats, copies=options.copies,
@@ -57,18 +57,15 @@ def audit_canaries(
             predictor, canaries, references, pool, known=options.known, width=options.width, advance=advance
         )  # fmt: skip
         found.append({"model": name, "cells": by_cell(shown)})
-    result = {
+    return {
         "canaries": len(canaries), "words": len(pool), "length": options.length, "known": options.known,
         "references": options.references, "most_exposure": float(np.log2(options.references + 1)),
         "users": len(users.train), "epsilon": trial.privacy.epsilon, "delta": trial.privacy.delta,
         "min_devices": trial.privacy.min_devices, "notes": models.notes, "models": found,
     }  # fmt: skip
-    with atomic_write(folder / RESULT) as file:
-        file.write(json.dumps(result, indent=1, ensure_ascii=False).encode() + b"\n")
-    return result
 
 
-def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
+def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Note what a folder's files were made with; refuse a folder of other settings."""
     path, wanted = folder / SETTINGS, json.dumps(settings, sort_keys=True)
     if not path.exists():

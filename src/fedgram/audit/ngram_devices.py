@@ -57,6 +57,11 @@ class NGramDevices:
         alone: BoolArray = self.devices == 1
         return alone if self.is_public is None else alone & ~self.is_public
 
+    def below(self, least: int) -> BoolArray:
+        """Which n-grams of two or more words some devices typed, but fewer than `least`, and no public text has."""
+        few: BoolArray = (self.devices > 0) & (self.devices < least) & (self.length > 1)
+        return few if self.is_public is None else few & ~self.is_public
+
     def table(self) -> list[dict[str, Any]]:
         """The number of n-grams by order, and in each order by devices; with a public text, those it has apart."""
         rows = []

@@ -73,3 +73,35 @@ class InversionOptions(Settings):
     def privacy(self) -> PrivacyOptions:
         """The privacy of the sum with noise."""
         return PrivacyOptions("dp", epsilon=self.epsilon, delta=self.delta, noise_seed=self.noise_seed)
+
+
+Defence = Literal["default", "none", "median", "trimmed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoisoningOptions(Settings):
+    """Which attacks are made, by how many devices, and which defences they meet."""
+
+    attacks: tuple[Literal["backdoor", "sabotage"], ...] = setting(("backdoor", "sabotage"), "What lying devices do.")
+    shares: Annotated[tuple[float, ...], Between(above=0, high=0.5)] = setting(
+        (0.01, 0.1), "Shares of the devices that lie."
+    )
+    defences: tuple[Defence, ...] = setting(
+        ("default",),
+        "Defences to try: the limits of the configuration, no limits, or besides the limits the median or the trimmed "
+        "mean of updates.",
+    )
+    triggers: Annotated[int, Between(1, 1000)] = setting(
+        20, "Number of backdoors, after the phrases of three words that most users type."
+    )
+    trigger: str | None = setting(None, "A single backdoor after this phrase, instead.")
+    target: str | None = setting(None, "The word to suggest after it; by default, a random one.")
+    words: Annotated[int, Between(2)] = setting(2000, "Number of frequent words that targets are drawn from.")
+    test_users: AtLeastOne = setting(200, "Number of test users to measure the cost on.")
+    network: bool = setting(True, "Attack the network too; otherwise only the refit of a public model.")
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        Settings.__post_init__(self)
+        if self.target is not None and self.trigger is None:
+            raise SettingError("target", "needs a trigger")

@@ -4,12 +4,12 @@ A grid says how many users hold a secret, and how often each of them types it. T
 from words that all models know, so that a secret is as likely as any other sequence before training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram.core.arrays import IntArray, LongArray
+from fedgram.core.arrays import IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream
 from fedgram.text.messages import SPLITS
@@ -66,6 +66,21 @@ def plant(population: Population, canaries: Sequence[Canary], *, seed: int) -> P
             owners += [client] * canary.repeats
             sentences += [ids] * canary.repeats
     return _appended(population, np.array(owners, np.int64), sentences, tuple(index))
+
+
+def replaced(population: Population, texts: Mapping[int, Sequence[tuple[str, ...]]]) -> Population:
+    """The population in which some clients type these sentences and nothing else."""
+    p, index = population, {word: i for i, word in enumerate(population.words)}
+    owners, sentences = [], []
+    for client, typed in texts.items():
+        owners += [client] * len(typed)
+        sentences += [[index.setdefault(word, len(index)) for word in sentence] for sentence in typed]
+    owner = np.repeat(np.arange(len(p)), np.diff(p.first_sentence))
+    keep = np.flatnonzero(~np.isin(owner, np.array(list(texts), np.int64)))
+    kept = Ragged(p.token, p.first_token).take(keep)
+    first_sentence = np.searchsorted(owner[keep], np.arange(len(p) + 1)).astype(np.int64)
+    others = Population(p.client_ids, p.split, first_sentence, kept.offsets, kept.values, p.words)
+    return _appended(others, np.array(owners, np.int64), sentences, tuple(index))
 
 
 def _appended(

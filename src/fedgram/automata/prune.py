@@ -23,23 +23,6 @@ def closed_under_parents(topology: Topology, keep: BoolArray) -> BoolArray:
     return keep
 
 
-def with_parents_only(topology: Topology, keep: BoolArray) -> BoolArray:
-    """`keep`, less every n-gram that without its first or without its last word is not kept; all unigrams stay."""
-    keep = keep.copy()
-    keep[: topology.first_arc[1]] = True
-    _drop_orphans(keep, backoff_arcs(topology), entering_arcs(topology), arc_sources(topology))
-    return keep
-
-
-@kernel
-def _drop_orphans(keep: BoolArray, lower: IntArray, entering: IntArray, source: IntArray) -> None:
-    for e in range(len(keep)):  # parents come first
-        if lower[e] >= 0 and not keep[lower[e]]:
-            keep[e] = False
-        if entering[source[e]] >= 0 and not keep[entering[source[e]]]:
-            keep[e] = False
-
-
 @kernel
 def _close(keep: BoolArray, lower: IntArray, entering: IntArray, source: IntArray) -> None:
     for e in range(len(keep) - 1, -1, -1):

@@ -1,13 +1,14 @@
 """`fedgram audit`: attacks on our own models, and what they find."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedgram.audit.options import CanaryOptions, EpsilonAuditOptions, InversionOptions
+from fedgram.audit.options import CanaryOptions, EpsilonAuditOptions, InversionOptions, PoisoningOptions
 from fedgram.cli.commands import Group
-from fedgram.cli.console import show, steps, warn
+from fedgram.cli.console import show, steps
 from fedgram.cli.parameters import json_option, output_path, seed_option, users_option
 from fedgram.cli.run import given_files, population_options
 from fedgram.cli.settings import settings_options
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 workspace_option = click.option(
     "-w", "--workspace", required=True, type=click.Path(path_type=Path), help="Folder for the audit's files."
 )
+report_option = click.option(
+    "-w", "--workspace", type=click.Path(path_type=Path), help="Folder to keep the result in, for `fedgram report`."
+)
+config_argument = click.argument("config", metavar="[CONFIG.toml|PRESET]", required=False)
+Private = TypeVar("Private", EpsilonAuditOptions, InversionOptions)
 split_option = click.option(
     "--split", type=click.Choice((*SPLITS, "all")), default="train", show_default=True, help="Whose text."
 )
@@ -51,12 +57,21 @@ def group() -> None:
 @split_option
 @click.option("--public", help="Text that everybody may see, one sentence per line: n-grams that it has are no secret.")
 @click.option("--cased/--uncased", default=False, help="Whether capitals must be the same.  [default: no]")
+@click.option(
+    "--min-devices",
+    default=10,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Number of devices from which on an n-gram is no secret.",
+)
 @click.option("--list", "listed", callback=output_path,
               help="File for the n-grams that one device typed and the public text does not have.")  # fmt: skip
+@report_option
 @json_option
 def ngrams_command(
-    model: str, users: str, split: str, public: str | None, cased: bool, listed: Path | None, as_json: bool
-) -> None:
+    model: str, users: str, split: str, public: str | None, cased: bool, min_devices: int, listed: Path | None,
+    workspace: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Count the n-grams of a model by the number of devices that typed them.
 
     MODEL is an n-gram model or a packed model. An n-gram that one device typed, and that the public text does not have,
@@ -83,27 +98,27 @@ def ngrams_command(
     if listed is not None:
         with atomic_write(listed) as file:
             file.writelines(line.encode() + b"\n" for line in spelled(loaded, found.single))
-    rows = found.table()
-    total = {"ngrams": len(found.length), "single_device": int(found.single.sum())}
-    about = {"model": model, "users": len(chosen), "split": split, "cased": cased}
+    result = {
+        "model": model, "users": len(chosen), "split": split, "cased": cased, "ngrams": len(found.length),
+        "single_device": int(found.single.sum()), "below": int(found.below(min_devices).sum()),
+        "min_devices": min_devices, "public": public is not None, "orders": found.table(),
+    }  # fmt: skip
+    _report("ngrams", result, workspace, as_json)
+
+
+def _report(name: str, result: dict[str, Any], workspace: Path | None, as_json: bool) -> None:
+    """Print what an audit found, and keep it if there is a workspace."""
+    from fedgram.audit.tables import TABLES, keep_result
+
+    if workspace is not None:
+        keep_result(workspace, name, result)
     if as_json:
-        show({**about, **total, "public": public is not None, "orders": rows}, as_json)
+        show(result, as_json)
         return
-    _print_ngrams(rows, public is not None)
-    what = "typed by one device" + (" and not in the public text" if public else "")
-    click.echo(f"{total['single_device']:,} of {total['ngrams']:,} n-grams are {what} ({len(chosen):,} devices)")
-
-
-def _print_ngrams(rows: list[dict[str, Any]], with_public: bool) -> None:
-    from fedgram.audit.ngram_devices import bin_names
-
-    kinds = ("not_public", "public") if with_public else ("devices",)
-    lines = [("order", *(["text"] if with_public else []), *(f"{name} devices" for name in bin_names()))]
-    for row in rows:
-        for kind in kinds:
-            label = [kind.replace("_", " ")] if with_public else []
-            lines.append((str(row["order"]), *label, *(f"{row[kind][name]:,}" for name in bin_names())))
-    print_table(lines)
+    table = TABLES[name](result)
+    print_table([table.header, *table.rows])
+    for note in table.notes:
+        click.echo(note)
 
 
 def print_table(lines: list[tuple[str, ...]]) -> None:
@@ -122,37 +137,38 @@ def print_table(lines: list[tuple[str, ...]]) -> None:
         "fedgram audit epsilon --mechanism counts --epsilon 1 --canaries 500 --json",
     ],
 )
+@config_argument
+@report_option
 @settings_options(EpsilonAuditOptions, "options")
 @seed_option
 @json_option
-def epsilon_command(options: EpsilonAuditOptions, seed: int, as_json: bool) -> None:
+def epsilon_command(
+    config: str | None, workspace: Path | None, options: EpsilonAuditOptions, seed: int, as_json: bool
+) -> None:
     """Bound ε from below by one run with canary devices, beside the accountant's ε.
 
     Every canary takes part or not by a fair coin, and is guessed from what was released. `bound` holds for every
     mechanism, `gaussian bound` for Gaussian noise; both hold with the confidence that is asked for, and are cautious.
-    `estimate` is what a fit to the canaries' scores suggests. Without noise all must be large. A bound above the
-    accountant's ε means that the mechanism is broken; the exit code is then 1.
+    `estimate` is what a fit to the canaries' scores suggests, and in parentheses what it exceeds with 99.9 %. Without
+    noise all must be large. A bound above the accountant's ε, or an estimate that exceeds it with 99.9 %, means that
+    the mechanism is broken; the exit code is then 1. CONFIG is that of `fedgram run`: its ε
+    and δ are audited.
     """
     from fedgram.audit.epsilon import audit_epsilon
 
     with steps() as step:
-        found = audit_epsilon(options, seed=seed, begin=step.begin)
-    if as_json:
-        show({"audits": found}, as_json)
-    else:
-        heading = ("mechanism", "accountant ε", "bound", "gaussian bound", "estimate (at least)", "verdict")
-        print_table([heading, *map(_epsilon_row, found)])
+        found = audit_epsilon(_with_privacy(options, config), seed=seed, begin=step.begin)
+    _report("epsilon", {"audits": found}, workspace, as_json)
     if any(row["passed"] is False for row in found):
         raise click.exceptions.Exit(1)
 
 
-def _epsilon_row(row: dict[str, Any]) -> tuple[str, ...]:
-    noise = "with noise" if row["noise"] else "without noise"
-    accountant = "none" if row["accountant"] is None else f"{row['accountant']:.3f}"
-    estimate = f"{row['estimate']:.3f} ({row['estimate_low']:.3f})"
-    verdict = {None: "not private", True: "holds", False: "BROKEN"}[row["passed"]]
-    bounds = f"{row['epsilon_bound']:.3f}", f"{row['gaussian_bound']:.3f}"
-    return f"{row['mechanism']}, {noise}", accountant, *bounds, estimate, verdict
+def _with_privacy(options: Private, config: str | None) -> Private:
+    """The options, with ε and δ of a run's configuration, if there is one."""
+    if config is None:
+        return options
+    privacy = read_run_config(config, {}).privacy
+    return replace(options, epsilon=privacy.epsilon, delta=privacy.delta)
 
 
 @group.command(
@@ -187,10 +203,7 @@ def canaries_command(
         result = audit_canaries(
             people, trial, options, workspace / "canaries", digest=settings.digest, compute=compute, begin=step.begin
         )  # fmt: skip
-    if as_json:
-        show(result, as_json)
-    else:
-        _print_canaries(result)
+    _report("canaries", result, workspace, as_json)
 
 
 def _trial(settings: RunConfig, workspace: Path, compute: Compute, begin: Begin) -> "tuple[Population, Trial]":
@@ -214,24 +227,39 @@ def _trial(settings: RunConfig, workspace: Path, compute: Compute, begin: Begin)
     return open_population(run / "users.population"), trial
 
 
-def _print_canaries(result: dict[str, Any]) -> None:
-    from fedgram.audit.canaries import summary
+@group.command(
+    "poisoning",
+    examples=[
+        "fedgram audit poisoning config.toml -w audit --no-network",
+        "fedgram audit poisoning config.toml -w audit --no-network --attacks backdoor --shares 0.01 --json",
+    ],
+)
+@click.argument("config", metavar="CONFIG.toml|PRESET")
+@workspace_option
+@population_options
+@settings_options(PoisoningOptions, "options")
+@settings_options(Compute, "compute")
+@json_option
+def poisoning_command(
+    config: str, workspace: Path, options: PoisoningOptions, compute: Compute, as_json: bool, **given: Any
+) -> None:
+    """Let some devices lie, and see what it does to the network and to the n-gram model.
 
-    heading = ("model", "nobody", "one device", "several", "extracted: one device", "all")
-    lines: list[tuple[str, ...]] = [heading]
-    for model in result["models"]:
-        found = summary(model["cells"])
-        bits = (
-            "–" if found[key] is None else f"{found[key]:.1f}" for key in ("nobody", "one_device", "several_devices")
-        )
-        lines.append((model["model"], *bits, str(found["extracted_of_one_device"]),
-                      f"{found['extracted']} of {found['held']}"))  # fmt: skip
-    print_table(lines)
-    click.echo(
-        f"mean exposure in bits by the devices that hold a secret, at most {result['most_exposure']:.1f}; "
-        f"{result['canaries']} secrets of {result['length']} words, of which {result['known']} are known to the search"
-    )
-    warn(*result["notes"])
+    In a backdoor, they want a word of their choice to be the first suggestion after phrases that many users type. In a
+    sabotage, they want the model to be worse. Both stay within the limits that the server checks, and use them fully.
+    CONFIG is that of `fedgram run`. `first` is the share of the backdoors that succeed, `shown` the share whose word is
+    among three suggestions. Changes of top-1 are relative to honest devices and the same defence. Files are kept in the
+    workspace, and an interrupted audit resumes.
+    """
+    from fedgram.audit.poisoning import audit_poisoning
+
+    settings = read_run_config(config, given_files(given))
+    with steps() as step:
+        people, trial = _trial(settings, workspace, compute, step.begin)
+        result = audit_poisoning(
+            people, trial, options, workspace / "poisoning", digest=settings.digest, compute=compute, begin=step.begin
+        )  # fmt: skip
+    _report("poisoning", result, workspace, as_json)
 
 
 @group.command(
@@ -248,8 +276,11 @@ def _print_canaries(result: dict[str, Any]) -> None:
               help="Users whose text was used.")  # fmt: skip
 @click.option("--others", type=click.Choice(SPLITS), default="test", show_default=True,
               help="Users whose text was not used.")  # fmt: skip
+@report_option
 @json_option
-def membership_command(model: str, users: str, reference: str | None, members: str, others: str, as_json: bool) -> None:
+def membership_command(
+    model: str, users: str, reference: str | None, members: str, others: str, workspace: Path | None, as_json: bool
+) -> None:
     """Tell users whose text was used from others, by the likelihood of their text.
 
     MODEL is an n-gram model, a packed model or a network of words. The AUC is the chance that a member's text is
@@ -267,15 +298,7 @@ def membership_command(model: str, users: str, reference: str | None, members: s
         found = audit_membership(
             model, people.users(members), people.users(others), reference=reference, begin=step.begin
         )  # fmt: skip
-    facts = found.facts()
-    if as_json:
-        show({"model": model, "reference": reference, **facts}, as_json)
-        return
-    shown = facts.pop("found_at_false_positives")
-    interval = facts.pop("auc_ci95")
-    facts["auc"] = f"{facts['auc']:.3f}" + (f"  [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
-    rates = {f"found at {float(share):.0%} false positives": f"{found:.1%}" for share, found in shown.items()}
-    show({**facts, **rates}, as_json)
+    _report("membership", {"model": model, "reference": reference, **found.facts()}, workspace, as_json)
 
 
 @group.command(
@@ -285,35 +308,33 @@ def membership_command(model: str, users: str, reference: str | None, members: s
         "fedgram audit inversion --users users.parquet --cohort 20 --targets 5 --json",
     ],
 )
+@config_argument
+@report_option
 @click.option("--users", help="Population: .parquet or .population; by default, generated typists.")
 @settings_options(InversionOptions, "options")
 @seed_option
 @json_option
-def inversion_command(users: str | None, options: InversionOptions, seed: int, as_json: bool) -> None:
+def inversion_command(
+    config: str | None, workspace: Path | None, users: str | None, options: InversionOptions, seed: int, as_json: bool
+) -> None:
     """Recover words and pairs of one device from what it sends, from the sum of a cohort, and from a sum with noise.
 
     `recovered` is the share of the device's words (or pairs) that are guessed, `right` the share of the guesses that
     are the device's. A masked sum shows what the sum of the cohort shows. `frequency alone` guesses the most frequent
-    words without any update: what is not better than this shows nothing of the device.
+    words without any update: what is not better than this shows nothing of the device. CONFIG is that of `fedgram run`:
+    its ε and δ are those of the noise.
     """
-    from dataclasses import asdict
-
     from fedgram.audit.epsilon import network_of, typing_users
     from fedgram.audit.inversion import audit_inversion
     from fedgram.text.population import open_population
 
+    options = _with_privacy(options, config)
     with steps() as step:
         people = open_population(users) if users else typing_users(options.typists, seed)
         found = audit_inversion(
             people.train, network_of(people, seed), options.privacy, targets=options.targets, cohort=options.cohort,
             seed=seed, begin=step.begin,
         )  # fmt: skip
-    if as_json:
-        show({"epsilon": options.epsilon, "delta": options.delta, "attacks": [asdict(row) for row in found]}, as_json)
-        return
-    heading = ("task", "release", "what", "recovered", "right", "guesses")
-    rows = [
-        (row.task, row.release, row.what, f"{row.recovered:.1%}", f"{row.right:.1%}", f"{row.guesses:,.0f}")
-        for row in found
-    ]
-    print_table([heading, *rows])
+    attacks = [asdict(row) for row in found]
+    result = {"epsilon": options.epsilon, "delta": options.delta, "attacks": attacks}
+    _report("inversion", result, workspace, as_json)

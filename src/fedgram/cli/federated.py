@@ -227,9 +227,9 @@ def refit_command(
     words, and no text. The server fits the model to the counts, with MODEL as the prior, and prunes it. Devices count
     uncased words; a cased MODEL gets its capitals back.
 
-    By default, an n-gram that some devices have, but fewer than --min-devices, is in the result only if the --public
-    model has it. N-grams of MODEL are dropped too, because a network may have learned what one user typed. With
-    --protection dp, devices scale their counts down to a limit, and the server adds noise to every count.
+    By default, every n-gram of the result is on at least --min-devices devices, or in the --public model. N-grams of
+    MODEL are dropped too, because a network may have learned what one user typed. With --protection dp, devices scale
+    their counts down to a limit, and the server adds noise to every count.
     """
     began = perf_counter()
     with steps() as step:

@@ -1,7 +1,8 @@
 """The sum of a round while reports come in: each update is checked, then added once or refused with a reason.
 
 Every update of every fleet passes through here: as an object, as bytes, or as part of the sum of a stack that was
-computed on a GPU. The members of a stack are checked one by one, by the same rules, before they are added.
+computed on a GPU. The members of a stack are checked one by one, by the same rules, before they are added. A task may
+want its updates joined in a robust way instead (`robust.py`); then they are kept until the sum is asked for.
 """
 
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.federated.robust import joined, rule_of
 from fedgram.federated.task import FederatedTask, Total, Update
 from fedgram.federated.validation import MeasuredUpdate, Reason, RefusedUpdateError
 from fedgram.federated.wire import update_from_bytes
@@ -30,6 +32,7 @@ class Intake:
         self.counted: set[int] = set()
         self.participants: set[int] = set()
         self.empty = 0
+        self._rule, self._single = rule_of(task), list[Total]()
         self._bounds, self._invited = task.bounds, None if invited is None else frozenset(invited)
         self._max_bytes = _HEADER_BYTES + 17 * sum(task.size.values())  # 16 for an index and a value, and some slack
 
@@ -38,6 +41,8 @@ class Intake:
     @property
     def total(self) -> Total:
         """The sum so far."""
+        if self._rule is not None:
+            return joined(self._single, Total.zero(self._size, self._bits), self._rule)
         if self._total is None:
             self._total = Total.zero(self._size, self._bits)
         return self._total
@@ -47,10 +52,13 @@ class Intake:
         try:
             self._check_turn(device)
             update = report if isinstance(report, Update) else self._parsed(report)
-            found = self.total.add(update, self._bounds)
+            place = self.total if self._rule is None else Total.zero(self._size, self._bits)
+            found = place.add(update, self._bounds)
         except RefusedUpdateError as refusal:
             self._refuse(device, refusal.reason)
             return refusal.reason
+        if self._rule is not None:
+            self._single.append(place)
         self.counted.add(device)
         self.participants.add(device)
         self.empty += found.weight == 0.0
@@ -71,6 +79,8 @@ class Intake:
 
         Raises an error if these devices cannot have made the sum.
         """
+        if self._rule is not None:
+            raise InvariantError("single updates are needed, not the sum of a stack")
         if total.devices != len(set(devices)) or not self.counted.isdisjoint(devices):
             raise InvariantError("the sum of a stack is not that of its accepted devices")
         total.check(self._bounds, found)

@@ -21,6 +21,7 @@ from fedgram.federated.batched_task import BatchedTask, Member
 from fedgram.federated.fleet import AbandonedAttemptError, RoundCall, RoundSum, Tally
 from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
+from fedgram.federated.robust import rule_of
 from fedgram.federated.secure.rounds import MASKED_STEP, SecureRound, Traffic, sum_securely
 from fedgram.federated.secure.settings import AbandonedRoundError
 from fedgram.federated.secure.vectors import round_digest, total_from_sum, update_to_vector, vector_length
@@ -72,8 +73,11 @@ class SimulatedFleet:
             raise FedgramError(f"the dropout rate must be in [0, 1), not {dropout}")
         self._job, self._users, self._dropout = job, users, dropout
         self._codes = job.task.encode(users.population.words)
-        self._batched = batched and isinstance(job.task, BatchedTask)
+        needs_single = rule_of(job.task) is not None
+        self._batched = batched and isinstance(job.task, BatchedTask) and not needs_single
         self._as_bytes, self._ranks = as_bytes, ranks or _Alone()
+        if needs_single and self._ranks.size > 1:
+            raise FedgramError("a median of updates is computed in one process; use one worker")
         self._ahead: dict[int, tuple[LongArray, Future[Sequence[Any]]]] = {}
         self._pool = ThreadPoolExecutor(1) if self._batched else None
 

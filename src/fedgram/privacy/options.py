@@ -16,7 +16,7 @@ Protection = Literal["threshold", "dp", "none"]
 class PrivacyOptions(Settings):
     """What keeps single users out of a model.
 
-    - `threshold`: an n-gram that devices have must be on a minimum number of them, or public. Counts are exact.
+    - `threshold`: an n-gram of the model must be on a minimum number of devices, or public. Counts are exact.
     - `dp`: user-level (ε, δ)-differential privacy, by limits on the device and noise at the server.
     - `none`: nothing. An n-gram of a single user can enter the model.
     """

@@ -111,3 +111,24 @@ def draw_accuracies(levels: Mapping[str, Estimate], path: Path, *, baseline: str
     axes.set_xlabel("top-1 accuracy [%], with 95 % interval")
     axes.set_title("Next-word prediction on held-out users")
     return _save(figure, path)
+
+
+def draw_exposure(curves: Mapping[str, Sequence[tuple[int, float]]], path: Path) -> Path:
+    """The exposure of planted secrets in bits by the number of devices that hold them, by model."""
+    figure, axes = _new_figure()
+    for i, (name, points) in enumerate(curves.items()):
+        held = [(holders, bits) for holders, bits in points if holders]
+        colour = _COLOURS[i % len(_COLOURS)]
+        axes.plot([h for h, _ in held], [bits for _, bits in held], "o-", color=colour, linewidth=1.8, label=name)
+        for _, bits in (point for point in points if not point[0]):
+            axes.axhline(bits, color=colour, linewidth=0.8, linestyle=":")
+    axes.set_xscale("log")
+    ticks = sorted({holders for points in curves.values() for holders, _ in points if holders})
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("devices that hold a secret")
+    axes.set_ylabel("mean exposure [bits]")
+    axes.set_title("What models show of planted secrets")
+    axes.legend(frameon=False)
+    return _save(figure, path)

@@ -86,11 +86,20 @@ def build(results: Results) -> list[Block]:
         blocks += [Heading("Model sizes"), Table(("Model", "n-grams", "size [MB]"), rows)]
     blocks += _stages(results)
     blocks += _values("Privacy", results.privacy)
+    blocks += _audits(results)
     if results.config:
         blocks += [Heading("Configuration"), Code(results.config, "Full configuration")]
     if results.files:
         lines = "".join(f"{digest}  {name}\n" for name, digest in results.files.items())
         blocks += [Heading("Files"), Code(lines, "SHA-256 of the run's files, as `sha256sum --check` reads it")]
+    return blocks
+
+
+def _audits(results: Results) -> list[Block]:
+    """What attacks on the models found."""
+    blocks: list[Block] = [Heading("Audits")] if results.audits else []
+    for audit in results.audits:
+        blocks += [Heading(audit.title, 3), *map(Paragraph, audit.notes), Table(audit.header, audit.rows)]
     return blocks
 
 

@@ -21,6 +21,7 @@
     stages                   [{name, seconds, peak_bytes}]
     privacy                  names and values
     config                   the configuration as text
+    audits                   [{title, notes: [TEXT], header: [TEXT], rows: [[TEXT]]}]: what attacks on the models found
     files                    SHA-256 by file name
 
 All entries except the title are optional. Models named Baseline, A_W_e … A_P_r appear in Tables 3 and 4, and so do
@@ -111,6 +112,16 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditTable:
+    """What an audit found: a table of text, whose first column names the row, and notes on it."""
+
+    title: str
+    notes: tuple[str, ...]
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """The content of a report; see the module's description."""
 
@@ -129,6 +140,7 @@ class Results:
     stages: tuple[tuple[str, float, int | None], ...] = ()
     privacy: Mapping[str, Value] = field(default_factory=dict)
     config: str | None = None
+    audits: tuple[AuditTable, ...] = ()
     files: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -173,6 +185,7 @@ class _Reader:
             "figures": lambda v, p: self.each(v, p, self.figure),
             "examples": lambda v, p: self.each(v, p, self.example),
             "stages": lambda v, p: self.each(v, p, self.stage),
+            "audits": lambda v, p: self.each(v, p, self.audit),
         }
         return Results(**{name: readers[name](value, name) for name, value in top.items() if value is not None})
 
@@ -307,6 +320,17 @@ class _Reader:
                 raise self.wrong(f"{place}.suggestions.{model}", "an array")
             suggestions[model] = tuple(self.text(word, f"{place}.suggestions.{model}") for word in words)
         return self.text(item.get("context"), f"{place}.context"), suggestions
+
+    def audit(self, item: dict[str, Any], place: str) -> AuditTable:
+        rows = item.get("rows")
+        if not isinstance(rows, list):
+            raise self.wrong(f"{place}.rows", "an array")
+        header = self.texts(item.get("header"), f"{place}.header")
+        found = tuple(self.texts(row, f"{place}.rows[{i}]") for i, row in enumerate(rows))
+        if any(len(row) != len(header) for row in found):
+            raise self.wrong(f"{place}.rows", "as wide as the header")
+        notes = self.texts(item.get("notes", []), f"{place}.notes")
+        return AuditTable(self.text(item.get("title"), f"{place}.title"), notes, header, found)
 
     def stage(self, item: dict[str, Any], place: str) -> tuple[str, float, int | None]:
         peak = item.get("peak_bytes")

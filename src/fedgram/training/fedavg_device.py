@@ -21,6 +21,7 @@ from fedgram.core.arrays import FloatArray
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record
+from fedgram.federated.robust import RobustRule
 from fedgram.federated.task import Update
 from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.neural.batching import ClientBatches, pack_clients
@@ -70,6 +71,11 @@ class DeviceTraining:
         norms = sent if isinf(self.plan.update_norm) else (*sent, change)
         bit = (NormLimit((UNCLIPPED,), _HALF, order=1),) if self.plan.adaptive_clip else ()
         return UpdateBounds(most, (*norms, *bit), non_negative=(TARGETS, LOSS))
+
+    @property
+    def robust(self) -> RobustRule | None:
+        """How the server joins updates, if it does not add them."""
+        return self.plan.robust
 
     @property
     def on_gpu(self) -> bool:

@@ -40,6 +40,14 @@ class FedAvgOptions(CohortOptions):
         1.0,  # with the paper's server and rates, training diverges without a limit
         "Limit on the norm of a device's update: a longer update is scaled down to it; inf means no limit.",
     )
+    aggregation: Literal["mean", "median", "trimmed"] = setting(
+        "mean",
+        "How the server joins updates: by their mean, or for every weight by the median or the trimmed mean, which few "
+        "devices cannot move far.",
+    )
+    trim: Annotated[float, Between(above=0, high=0.49)] = setting(
+        0.1, "With a trimmed mean: the share of the devices that is cut at either end."
+    )
     server_rule: Literal["nesterov", "momentum", "adam"] = setting("nesterov", "The server's optimiser.")
     server_rate: Positive = setting(1.0, "Learning rate of the server.", formerly="server_lr")
     server_momentum: Annotated[float, Between(0, 0.999)] = setting(0.9, "Momentum of the server.")
@@ -98,6 +106,8 @@ class FedAvgOptions(CohortOptions):
     def __post_init__(self) -> None:
         """Check the values, and that noise is possible with them."""
         Settings.__post_init__(self)
+        if self.aggregation != "mean":
+            self._check_aggregation()
         if self.noise == "none" and not self.adaptive_clip:
             return
         what = "adaptive clipping" if self.noise == "none" else "noise"
@@ -108,3 +118,10 @@ class FedAvgOptions(CohortOptions):
         if self.noise == "poisson" and (self.min_separation or self.max_participations):
             problem = "cannot be combined with Poisson sampling, which decides by chance who takes part"
             raise SettingError("min_separation" if self.min_separation else "max_participations", problem)
+
+    def _check_aggregation(self) -> None:
+        if self.secure_aggregation:
+            raise SettingError("aggregation", "must be 'mean' with secure aggregation, which hides single updates")
+        if self.noise != "none" or self.adaptive_clip:
+            what = "adaptive clipping" if self.noise == "none" else "noise"
+            raise SettingError("aggregation", f"must be 'mean' with {what}, which is made for sums")

@@ -12,6 +12,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.random import Stream
 from fedgram.core.storage import limit_from_json, limit_to_json
 from fedgram.federated.averaging import ServerStep
+from fedgram.federated.robust import Aggregation, RobustRule
 from fedgram.neural.local_training import LocalTraining
 from fedgram.training.options import FedAvgOptions
 
@@ -66,6 +67,8 @@ class TrainingPlan:
     adaptive_clip: bool = False
     clip_target: float = _DEFAULT.clip_target
     clip_rate: float = _DEFAULT.clip_rate
+    aggregation: Aggregation = "mean"
+    trim: float = _DEFAULT.trim
 
     def __post_init__(self) -> None:
         if min(self.rows, self.length, self.epochs, self.max_sentences) < 1:
@@ -90,7 +93,7 @@ class TrainingPlan:
             o.weighting, o.update_norm,
             ServerStep(o.server_rule, o.server_rate, o.server_momentum, tau=o.server_tau),
             Schedule(o.client_schedule, o.rounds), Schedule(o.server_schedule, o.rounds, o.server_warmup),
-            o.weight_average, o.adaptive_clip, o.clip_target, o.clip_rate,
+            o.weight_average, o.adaptive_clip, o.clip_target, o.clip_rate, o.aggregation, o.trim,
         )  # fmt: skip
 
     def local_in(self, round_number: int) -> LocalTraining:
@@ -110,6 +113,11 @@ class TrainingPlan:
         }  # fmt: skip
         given = {name: parts[name](**value) if name in parts else value for name, value in fields.items()}
         return cls(**{**given, "update_norm": limit_from_json(fields["update_norm"])})
+
+    @property
+    def robust(self) -> RobustRule | None:
+        """The rule by which updates are joined; None if they are added."""
+        return None if self.aggregation == "mean" else RobustRule(self.aggregation, self.trim)
 
     @property
     def most_targets(self) -> int:

@@ -104,7 +104,8 @@ def train_federated(
     if callable(dev):
         raise FedgramError("simulated devices are scored on dev users; give users as dev")
     _check_vocabulary(users, network.coding)
-    alone = work.torch_device != "cpu" or options.secure_aggregation or is_process_local(network.shape.cell)
+    needs_all = options.secure_aggregation or options.aggregation != "mean"
+    alone = work.torch_device != "cpu" or needs_all or is_process_local(network.shape.cell)
     workers = 1 if alone else compute.cores
     if "RANK" in os.environ:  # torchrun started several processes
         with closing(join_ranks()) as ranks:

@@ -1,6 +1,8 @@
 """Planted secrets: they are where they should be, a model that knows them shows them, and others do not."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from fedgram.audit.canaries import audit_canaries, secret_words, summary
 from fedgram.audit.canary_models import Trial
 from fedgram.audit.exposure import by_cell, expose, exposures, extracted, sequence_log_probs
+from fedgram.audit.ngram_devices import devices_by_ngram
 from fedgram.audit.options import CanaryOptions
 from fedgram.audit.planting import Canary, draw_canaries, draw_sequences, plant
 from fedgram.automata.budget import Budget
@@ -16,9 +19,14 @@ from fedgram.automata.scoring import step_on, weighted_arcs
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.random import stream
 from fedgram.core.settings import SettingError
-from fedgram.distill.refit.refit import RefitOptions
+from fedgram.distill.refit.count_release import ExactCounts, Released
+from fedgram.distill.refit.ngram_collection import COUNT, DEVICES, AskedNGrams, NGramCollection
+from fedgram.distill.refit.refit import RefitOptions, refit
 from fedgram.evaluate.models import as_predictor
 from fedgram.federated.collect_unigrams import collect_unigrams
+from fedgram.federated.counting import Sums
+from fedgram.federated.task import Update
+from fedgram.federated.validation import UpdateBounds
 from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.corpus import corpus_of
 from fedgram.text.population import Population, population_from_messages
@@ -158,3 +166,39 @@ def test_settings_are_checked(trial: tuple[Population, Trial]) -> None:
     words = secret_words(trial[1], 50)
     assert len(words) == 50
     assert {word.lower() for word in words} == set(words)
+
+
+def _below_threshold(people: Population, made: Trial) -> int:
+    """How many n-grams of a refit with a threshold of 10 are on 1 to 9 devices, and not public."""
+    model = refit(made.external, people.train, made.refit, privacy="threshold", public=made.external, seed=1)
+    return int(devices_by_ngram(model, people.train, made.public).below(10).sum())
+
+
+def test_a_threshold_that_is_off_by_one_is_caught(
+    trial: tuple[Population, Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _below_threshold(*trial) == 0
+    release = ExactCounts.release
+
+    def off_by_one(self: ExactCounts, number: int, ngrams: AskedNGrams, sums: Sums) -> Released:
+        return release(replace(self, min_devices=self.min_devices - 1), number, ngrams, sums)
+
+    monkeypatch.setattr(ExactCounts, "release", off_by_one)
+    assert _below_threshold(*trial) > 0
+
+
+def test_marks_counted_by_occurrence_are_caught(
+    trial: tuple[Population, Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = NGramCollection.client_update
+
+    def by_occurrence(self: NGramCollection, *given: Any) -> Update:
+        sent = update(self, *given)
+        return replace(sent, values={**sent.values, DEVICES: sent.values[COUNT]})
+
+    monkeypatch.setattr(NGramCollection, "client_update", by_occurrence)
+    with pytest.raises(FedgramError):  # a server refuses marks above 1,
+        _below_threshold(*trial)
+    monkeypatch.setattr(UpdateBounds, "judge", lambda *_: None)  # unless its check is broken too
+    monkeypatch.setattr(UpdateBounds, "judge_sum", lambda *_: None)
+    assert _below_threshold(*trial) > 0

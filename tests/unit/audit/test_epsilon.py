@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from fedgram.audit.count_canaries import CanaryScores, audit_counts, canary_word
-from fedgram.audit.epsilon import audit_epsilon, bounds
+from fedgram.audit.epsilon import _run, audit_epsilon, bounds
 from fedgram.audit.options import EpsilonAuditOptions
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
+from fedgram.core.progress import silent
 from fedgram.distill.refit import count_release
 from fedgram.distill.refit.clipped_ngrams import Clipping
 from fedgram.federated.validation import NormLimit
-from fedgram.privacy.noise import Randomness, gaussian_noise
+from fedgram.privacy import mechanisms
+from fedgram.privacy.noise import Randomness, gaussian_noise, on_grid
 from fedgram.privacy.options import PrivacyOptions
 
 OPTIONS = EpsilonAuditOptions(canaries=600, epsilon=3.42, noise_seed=4, typists=20)
@@ -53,8 +55,12 @@ def test_halved_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return gaussian_noise(count, deviation / 2, randomness, *names)
 
     monkeypatch.setattr(count_release, "gaussian_noise", halved)
-    row = counts()
-    assert row["estimate_low"] > 3.42  # type: ignore[operator]
+    monkeypatch.setattr(mechanisms, "on_grid", lambda unit, deviation: on_grid(unit, deviation / 2))
+    for mechanism in ("counts", "rounds"):
+        row = bounds(_run(mechanism, OPTIONS, OPTIONS.privacy("dp"), 0, silent), OPTIONS)
+        assert row["estimate_low"] > 3.42
+        assert row["accountant"] == pytest.approx(3.42)  # the account does not know
+        assert row["passed"] is False
 
 
 def test_a_skipped_clip_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

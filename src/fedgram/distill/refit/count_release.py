@@ -1,12 +1,12 @@
 """What the server may use of the devices' counts.
 
-`ExactCounts` releases the exact counts of public n-grams, and of others that enough devices have. What fewer devices
-have is in no model: a new n-gram does not join it, and one that a network learned from them is dropped. An n-gram of
-the model that no device has stays; it is nobody's text. `NoisyCounts` asks devices for clipped counts, adds Gaussian
-noise to every one, and so keeps user-level differential privacy.
+`ExactCounts` releases the exact counts of public n-grams, and of others that enough devices have. The rest is in no
+model: a new n-gram does not join it, and one that a network learned is dropped. `NoisyCounts` asks devices for clipped
+counts, adds Gaussian noise to every one, and so keeps user-level differential privacy.
 """
 
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedgram.privacy.noise import Randomness, gaussian_noise
 
 
 class Released(NamedTuple):
-    """By asked n-gram: S(x, q), the standard deviation of its noise, and whether it may join the model or stay in it.
+    """By asked n-gram: S(x, q), the standard deviation of its noise, and whether it may be in the model.
 
     A standard deviation of 0 means an exact count, an infinite one that nothing is known of it.
     """
@@ -30,7 +30,6 @@ class Released(NamedTuple):
     ngrams: FloatArray
     deviation: FloatArray
     is_visible: BoolArray
-    may_stay: BoolArray
 
 
 class CountRelease(Protocol):
@@ -39,6 +38,10 @@ class CountRelease(Protocol):
     @property
     def draws_noise(self) -> bool:
         """Whether a pass must not be released twice."""
+
+    @property
+    def drops_hidden(self) -> bool:
+        """Whether n-grams of the model are dropped that are neither public nor visible."""
 
     @property
     def part_devices(self) -> int:
@@ -56,16 +59,28 @@ class CountRelease(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExactCounts:
-    """Exact counts; an n-gram that is not public must be on at least `min_devices` devices, or on none."""
+    """Exact counts; an n-gram that is not public is in the model only if at least `min_devices` devices have it.
+
+    With a minimum of 1 nothing is hidden, and the model keeps its n-grams. An n-gram of two or more words counts at
+    most `repeats` times per device that has it, so that few devices cannot make it frequent by typing it often.
+    """
 
     limits: Limits
     min_devices: int
+    repeats: float = inf
 
     draws_noise = False
 
     def __post_init__(self) -> None:
         if self.min_devices < 1:
             raise FedgramError(f"an n-gram must be on at least 1 device, not {self.min_devices}")
+        if not self.repeats >= 1:
+            raise FedgramError(f"an n-gram must count at least once per device, not {self.repeats} times")
+
+    @property
+    def drops_hidden(self) -> bool:
+        """With a threshold."""
+        return self.min_devices > 1
 
     @property
     def part_devices(self) -> int:
@@ -77,9 +92,12 @@ class ExactCounts:
         return NGramCollection(ngrams, self.limits, choice)
 
     def release(self, number: int, ngrams: AskedNGrams, sums: Sums) -> Released:  # noqa: ARG002
-        """All counts; an n-gram may join if enough devices have it, and stay also if none has it."""
-        enough, nobody = sums[DEVICES] >= self.min_devices, sums[DEVICES] == 0
-        return Released(sums[COUNT].astype(np.float64), np.zeros(ngrams.size), enough, enough | nobody)
+        """All counts, within the bound; an n-gram is visible if enough devices have it."""
+        count, devices = sums[COUNT].astype(np.float64), sums[DEVICES]
+        if isfinite(self.repeats):
+            is_word = np.flatnonzero(ngrams.asked) < ngrams.topology.first_arc[1]
+            count = np.where(is_word, count, np.minimum(count, np.rint(self.repeats * devices)))
+        return Released(count, np.zeros(ngrams.size), devices >= self.min_devices)
 
     def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:  # noqa: ARG002
         """Those that enough devices have: what contains another one cannot be on enough."""
@@ -98,7 +116,7 @@ class NoisyCounts:
     randomness: Randomness
     stands_for: float = 1.0
 
-    draws_noise, part_devices = True, 2
+    draws_noise, drops_hidden, part_devices = True, False, 2
 
     def task(self, ngrams: AskedNGrams, choice: int) -> FederatedTask[Sums]:
         """Clipped counts."""
@@ -110,7 +128,7 @@ class NoisyCounts:
         noisy = sums[COUNT] + gaussian_noise(ngrams.size, deviation * 2.0**BITS, self.randomness, "n-grams", number)
         weight = self.clipping.weights_of(ngrams)
         counts, deviations = np.ldexp(noisy.astype(np.float64), -BITS) / weight, deviation / weight
-        return Released(counts, deviations, stands_out(counts / deviations), np.ones(ngrams.size, bool))
+        return Released(counts, deviations, stands_out(counts / deviations))
 
     def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:
         """All that are known."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedgram.automata.build import NGramTopology, ngrams_of, topology_from_ngrams
 from fedgram.automata.counting import express_on
 from fedgram.automata.model import NGramModel, renormalize
-from fedgram.automata.prune import closed_under_parents, subtopology, with_parents_only
+from fedgram.automata.prune import closed_under_parents, subtopology
 from fedgram.automata.topology import Topology, ngram_matrix
 from fedgram.core.arrays import BoolArray, FloatArray, Ragged
 from fedgram.core.progress import Begin, silent
@@ -126,26 +126,24 @@ class Passes:
 class _Counted:
     """What is known so far: a topology, and by arc the count, its noise, and whether it is counted.
 
-    `own` are the n-grams of the model, `stays` those in the model whatever devices have, `visible` what may join it.
+    `stays` are the n-grams of the model that stay in it whatever devices have, `visible` those that devices give it.
     """
 
     topology: Topology
     ngrams: FloatArray
     deviation: FloatArray
     counted: BoolArray
-    own: BoolArray
     stays: BoolArray
     visible: BoolArray
 
     @classmethod
-    def nothing(cls, topology: Topology, own: BoolArray, stays: BoolArray) -> "_Counted":
+    def nothing(cls, topology: Topology, stays: BoolArray) -> "_Counted":
         n = topology.arcs
-        return cls(topology, np.zeros(n), np.full(n, np.inf), np.zeros(n, bool), own, stays.copy(), np.zeros(n, bool))
+        return cls(topology, np.zeros(n), np.full(n, np.inf), np.zeros(n, bool), stays.copy(), np.zeros(n, bool))
 
     def on(self, built: NGramTopology) -> "_Counted":
         """The same on a larger topology, whose first n-grams these are."""
-        none = np.zeros(built.topology.arcs, bool)
-        result = _Counted.nothing(built.topology, none.copy(), none)
+        result = _Counted.nothing(built.topology, np.zeros(built.topology.arcs, bool))
         place = built.arc[: self.topology.arcs]
         for name in _BY_ARC:
             getattr(result, name)[place] = getattr(self, name)
@@ -155,12 +153,10 @@ class _Counted:
         """Note what was released of the n-grams that were asked for."""
         self.ngrams[asked], self.deviation[asked] = found.ngrams, found.deviation
         self.visible[asked], self.counted[:] = found.is_visible, True
-        self.stays[asked] |= self.own[asked] & found.may_stay
 
     def kept(self) -> "_Counted":
-        """The same without what may not be in the model, and without what would bring such a part with it."""
-        t = self.topology
-        return self._only(with_parents_only(t, self.stays | closed_under_parents(t, self.visible)))
+        """The same without what may not be in the model."""
+        return self._only(closed_under_parents(self.topology, self.stays | self.visible))
 
     def _only(self, keep: BoolArray) -> "_Counted":
         return _Counted(subtopology(self.topology, keep), *(getattr(self, name)[keep] for name in _BY_ARC))
@@ -172,7 +168,7 @@ class _Counted:
         return self._only(closed_under_parents(self.topology, ~again))
 
 
-_BY_ARC = ("ngrams", "deviation", "counted", "own", "stays", "visible")
+_BY_ARC = ("ngrams", "deviation", "counted", "stays", "visible")
 
 
 def ngram_hashes(topology: Topology) -> HashArray:
@@ -203,11 +199,12 @@ def count_on_devices(
 ) -> CountedNGrams:
     """The devices' counts on a topology of n-grams that may be in the result: the model's, and others that join them.
 
-    The n-grams of the model that are `public` stay in it, whoever typed them; by default, none is public.
+    The n-grams of the model that are `public` stay in it, whoever typed them; by default, none is public. The release
+    says whether all others stay too, or only those that it makes visible.
     """
     words, growth, release = len(model.vocabulary), plan.growth, plan.release
-    none = np.zeros(model.topology.arcs, bool)
-    state = _Counted.nothing(model.topology, ~none, none if public is None else public)
+    known = np.zeros(model.topology.arcs, bool) if public is None else public
+    state = _Counted.nothing(model.topology, known if release.drops_hidden else np.ones(len(known), bool))
     if plan.sketch:
         finder = PairCollection(
             model.vocabulary, plan.sketch.size, labels=plan.sketch.labels, with_unknown=model.has_unknown

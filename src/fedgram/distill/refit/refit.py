@@ -8,7 +8,7 @@ uncased words; a cased model gets its capitals back afterwards.
 
 import shutil
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +57,12 @@ class RefitOptions(CohortOptions):
         20_000.0, "λ: maximum number of words counted per device and pass; inf means no limit."
     )
     ngram_clip: Annotated[float, Between(1, infinite=True)] = setting(
-        inf, "Per-device cap on the count of any one n-gram; inf means no cap."
+        100.0, "Per-device cap on the count of any one n-gram; inf means no cap."
+    )
+    repeats: Annotated[float, Between(1, infinite=True)] = setting(
+        1.0,
+        "Bound on the mean count of an n-gram of several words per device that has it, so that few devices cannot make "
+        "it frequent; inf means no bound.",
     )
     pairs: bool = setting(True, "Look for pairs of words that the model does not have, by a sketch.")
     sketch_bits: Annotated[int, Between(4, 28)] = setting(22, "Size of the sketch: 2^bits cells per table.")
@@ -82,7 +87,8 @@ class RefitOptions(CohortOptions):
     def _release(self, privacy: PrivacyOptions, devices: int | None) -> CountRelease:
         if not privacy.is_dp:
             limits = Limits(self.clip, self.ngram_clip)
-            return ExactCounts(limits, privacy.min_devices if privacy.protection == "threshold" else 1)
+            least = privacy.min_devices if privacy.protection == "threshold" else 1
+            return ExactCounts(limits, least, self.repeats)
         norm = self.norm or _norm(privacy.simulated or devices)
         return NoisyCounts(
             Clipping(norm), privacy.event.multiplier, privacy.randomness, privacy.stands_for(devices)
@@ -133,8 +139,8 @@ def refit(
         options: How to count and fit; its fields may be given as keywords instead.
         privacy: What keeps single users out of the model: options, or "threshold" (the default), "dp" or "none".
         casing: A cased n-gram model that gives the capitals; by default, the model itself, if it has any.
-        public: A model of public text, whose n-grams stay in the result whoever typed them. With "threshold", any other
-            n-gram that too few devices have is dropped, because a network may have learned it from them.
+        public: A model of public text. With "threshold", every n-gram of the result is on enough devices or in this
+            model; others are dropped, because a network may have learned them from few devices.
         budget: The size limit of the result.
         seed: Of the cohorts, and of what devices leave out.
         counts: The file of the devices' counts; if it exists and has the same settings, devices are not asked again.

@@ -60,7 +60,7 @@ def shown_of(model: NGramModel, text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("holders", "is_public"), [(0, False), (1, False), (2, False), (3, False), (1, True)])
-def test_a_secret_that_a_network_learned_is_dropped_if_few_devices_have_it(
+def test_a_secret_that_a_network_learned_stays_only_if_enough_devices_have_it(
     holders: int, is_public: bool, tmp_path: Path
 ) -> None:
     """The model to refit has the secret, as one distilled from a network that memorised it."""
@@ -75,7 +75,7 @@ def test_a_secret_that_a_network_learned_is_dropped_if_few_devices_have_it(
     pack(result, tmp_path / "lm.fgram")
     for shown in (result, result.uncased, in_memory(str(tmp_path / "lm.fgram"))):
         assert isinstance(shown, NGramModel)
-        stays = holders in (0, 3) or is_public  # what nobody has is nobody's secret
+        stays = holders == 3 or is_public
         assert ("code is nine four" in shown_of(shown, SECRET)) == stays
         assert stays or not shown_of(shown, SECRET)
     assert model_faults(result) == model_faults(result.uncased) == []
@@ -98,18 +98,3 @@ def test_counts_of_other_public_text_are_refused(tmp_path: Path) -> None:
     refit(model, people.train, public=model, **options)
     with pytest.raises(OtherWorkError, match="public"):
         refit(model, people.train, **options)
-
-
-def test_what_nobody_has_stays_only_if_its_parts_may() -> None:
-    """`my code is red` is on no device, but `my code` is a secret of one."""
-    rows = [(f"u{i}", USERS[i % 3] + "\nmy code" * (i == 0), "train") for i in range(9)]
-    model = NGramModel.train([*SERVER, *["my code is red"] * 9, "red is new"], order=3, smoothing="witten-bell")
-    result = refit(
-        model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8,
-        privacy=PrivacyOptions(min_devices=3),
-    )  # fmt: skip
-    found = spelled(result)
-    assert "is red" in found
-    assert not {"my code", "my code is", "<s> my", "<s> my code", "code </s>"} & set(found)
-    assert "code is" in found
-    assert "code is red" in found
