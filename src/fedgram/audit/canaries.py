@@ -1,7 +1,7 @@
 """The audit with planted secrets: plant them, make the models, and see what each model shows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,19 +73,3 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
             file.write(wanted.encode() + b"\n")
     elif path.read_text("utf-8").strip() != wanted:
         raise InputError(folder, "holds the models of another audit", remedy="name another folder")
-
-
-def summary(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of one model: the mean exposure of secrets that nobody holds, one device holds and more hold; what was found."""
-
-    def mean(chosen: Sequence[Mapping[str, Any]]) -> float | None:
-        total = sum(cell["canaries"] for cell in chosen)
-        return sum(cell["mean_exposure"] * cell["canaries"] for cell in chosen) / total if total else None
-
-    held = [cell for cell in cells if cell["holders"]]
-    single, several = [c for c in held if c["holders"] == 1], [c for c in held if c["holders"] > 1]
-    return {
-        "nobody": mean([cell for cell in cells if not cell["holders"]]), "one_device": mean(single),
-        "several_devices": mean(several), "extracted_of_one_device": sum(cell["extracted"] for cell in single),
-        "extracted": sum(cell["extracted"] for cell in held), "held": sum(cell["canaries"] for cell in held),
-    }  # fmt: skip

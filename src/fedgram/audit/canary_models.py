@@ -8,7 +8,7 @@
 With `dp` the network has noise too, and everything after it is made from that network; the privacy budget is split
 between the network and the counts. If so much noise makes no round better than the start, the start is used, as a
 server would do: it is the network of public text. Without a network the refits start from the model of public text.
-Files are kept in a folder, so that an interrupted audit resumes.
+Files are kept in a folder, and long steps keep checkpoints in it, so that an interrupted audit resumes.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +23,7 @@ from fedgram.distill.distillation import DistillationOptions, Running, distill
 from fedgram.distill.refit.refit import RefitOptions, refit
 from fedgram.evaluate.models import as_predictor
 from fedgram.evaluate.predictor import Predictor
+from fedgram.federated.rounds import Checkpointing
 from fedgram.fgram.pack import pack
 from fedgram.fgram.reader import open_model
 from fedgram.formats.artefact import read_ngram, write_ngram
@@ -37,6 +38,8 @@ from fedgram.training.fedavg_run import DivergedError
 from fedgram.training.noise_plan import with_noise
 from fedgram.training.options import FedAvgOptions, PretrainingOptions
 from fedgram.training.train_federated import train_federated
+
+_CHECKPOINT = 25  # rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +97,7 @@ class Models:
         """A network and the models that are distilled from it."""
         path = self._path(f"{prefix}network", ".safetensors")
         if not path.exists():
-            write_network(path, self._trained(privacy))
+            write_network(path, self._trained(privacy, self._work(f"{prefix}training")))
         network = read_network(path)
         if privacy.is_dp and "rounds" not in network.about:
             self.notes.append("noise made no round better than the start: the dp network is that of public text")
@@ -103,7 +106,7 @@ class Models:
         if not self._path(f"{prefix}wide", ".ngram").exists():
             models = distill(
                 network, t.external, t.distillation, budget=t.budget, room=t.room, seed=t.seed,
-                running=Running(self._compute, begin=self._begin),
+                running=Running(self._compute, folder=self._work(f"{prefix}distillation"), begin=self._begin),
             )  # fmt: skip
             for letter, model in models.by_letter().items():
                 write_ngram(model, self._path(f"{prefix}A_{letter}", ".ngram"))
@@ -112,7 +115,7 @@ class Models:
         for letter in "eimr":
             yield f"{prefix}A_{letter}", as_predictor(self._ngram(f"{prefix}A_{letter}"), cased=False)
 
-    def _trained(self, privacy: PrivacyOptions) -> Network:
+    def _trained(self, privacy: PrivacyOptions, work: Path) -> Network:
         t = self._trial
         start = pretrain(
             create_network(t.preset, t.unigrams, seed=t.seed, any_size=True), t.public, t.pretraining, seed=t.seed,
@@ -122,7 +125,7 @@ class Models:
         try:
             return train_federated(
                 start, self._users.train, options, dev=self._users.dev, seed=t.seed, compute=self._compute,
-                begin=self._begin,
+                checkpoints=Checkpointing(work, every=_CHECKPOINT), begin=self._begin,
             )  # fmt: skip
         except DivergedError:
             if not privacy.is_dp:
@@ -138,7 +141,7 @@ class Models:
         def make() -> NGramModel:
             return refit(
                 prior, self._users.train, t.refit, privacy=privacy, casing=t.external, public=t.external,
-                budget=t.budget, seed=t.seed, begin=self._begin,
+                budget=t.budget, seed=t.seed, folder=self._work(name), begin=self._begin,
             )  # fmt: skip
 
         model = self._ngram(name, make)
@@ -153,6 +156,12 @@ class Models:
         if make is not None and not path.exists():
             write_ngram(make(), path)
         return read_ngram(path)
+
+    def _work(self, name: str) -> Path:
+        """A folder for checkpoints."""
+        folder = self._folder / ".work" / name.replace(" ", "_")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def _path(self, name: str, suffix: str) -> Path:
         return self._folder / f"{name.replace(' ', '_')}{suffix}"

@@ -126,8 +126,8 @@ class LyingDevices(SimulatedDevices):
     @contextmanager
     def working_on(self, job: Job[Any], cohort: CohortOptions, rounds: int | None) -> Iterator[Fleet]:  # noqa: ARG002
         """A simulated fleet whose devices train one by one."""
-        t = job.task
-        task = LyingTraining(
+        t: Any = job.task  # federated averaging, which has a shape and a plan
+        task: Any = LyingTraining(
             t.shape, t.start, t.plan, t.coding, t.torch_device, liars=self._liars, attack=self._attack,
             cohort=cohort.devices_per_round,
         )  # fmt: skip

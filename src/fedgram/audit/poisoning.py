@@ -3,7 +3,7 @@
 For every defence the models are made once from honest devices, and once for every attack and share. All that devices
 send to the training and to the refit is attacked. Defences are options of the operations:
 
-    default    the limits of the configuration: `update_norm` in the training; `clip`, `ngram_clip` and `repeats` in
+    default    the limits of the configuration: `update_norm` in the training; `clip`, `ngram_clip` and `outliers` in
                the counts
     none       no limit on the norm of an update, and none on the count of one n-gram
     median     besides the limits, the median of the updates in every coordinate of the network
@@ -77,7 +77,7 @@ def cells(options: PoisoningOptions) -> list[Cell]:
 def defended(training: FedAvgOptions, counting: RefitOptions, defence: Defence) -> tuple[FedAvgOptions, RefitOptions]:
     """The options of a training and of a refit with a defence."""
     if defence == "none":
-        return replace(training, update_norm=inf), replace(counting, ngram_clip=inf, repeats=inf)
+        return replace(training, update_norm=inf), replace(counting, ngram_clip=inf, outliers=0.0)
     if defence == "default":
         return training, counting
     return replace(training, aggregation=defence), counting

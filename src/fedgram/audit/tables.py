@@ -4,11 +4,10 @@ An audit that is given a workspace leaves its result there, as `audits/NAME.json
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgram.audit.canaries import summary
 from fedgram.audit.ngram_devices import bin_names
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
@@ -57,6 +56,22 @@ def _curves(result: Result) -> dict[str, list[tuple[int, float]]]:
                 by_holders.setdefault(cell["holders"], []).append(cell["mean_exposure"])
             curves[model["model"]] = [(h, sum(bits) / len(bits)) for h, bits in sorted(by_holders.items())]
     return curves
+
+
+def summary(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of one model: the mean exposure of secrets that nobody holds, one device holds and more hold; what was found."""
+
+    def mean(chosen: Sequence[Mapping[str, Any]]) -> float | None:
+        total = sum(cell["canaries"] for cell in chosen)
+        return sum(cell["mean_exposure"] * cell["canaries"] for cell in chosen) / total if total else None
+
+    held = [cell for cell in cells if cell["holders"]]
+    single, several = [c for c in held if c["holders"] == 1], [c for c in held if c["holders"] > 1]
+    return {
+        "nobody": mean([cell for cell in cells if not cell["holders"]]), "one_device": mean(single),
+        "several_devices": mean(several), "extracted_of_one_device": sum(cell["extracted"] for cell in single),
+        "extracted": sum(cell["extracted"] for cell in held), "held": sum(cell["canaries"] for cell in held),
+    }  # fmt: skip
 
 
 def canaries_table(result: Result) -> AuditTable:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgram.audit.canaries import audit_canaries, secret_words, summary
+from fedgram.audit.canaries import audit_canaries, secret_words
 from fedgram.audit.canary_models import Trial
 from fedgram.audit.exposure import by_cell, expose, exposures, extracted, sequence_log_probs
 from fedgram.audit.ngram_devices import devices_by_ngram
 from fedgram.audit.options import CanaryOptions
 from fedgram.audit.planting import Canary, draw_canaries, draw_sequences, plant
+from fedgram.audit.tables import summary
 from fedgram.automata.budget import Budget
 from fedgram.automata.model import NGramModel
 from fedgram.automata.scoring import step_on, weighted_arcs

@@ -6,12 +6,11 @@ counts, adds Gaussian noise to every one, and so keeps user-level differential p
 """
 
 from dataclasses import dataclass
-from math import inf, isfinite
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fedgram.core.arrays import BoolArray, FloatArray
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray
 from fedgram.core.errors import FedgramError
 from fedgram.distill.refit.clipped_ngrams import BITS, ClippedNGrams, Clipping
 from fedgram.distill.refit.count_fit import stands_out
@@ -57,25 +56,42 @@ class CountRelease(Protocol):
         """Which n-grams may be parts of longer ones: of those that stay in the model, and of those that may join."""
 
 
+def without_outliers(count: FloatArray, devices: LongArray, length: IntArray, share: float) -> FloatArray:
+    """The counts of n-grams of several words; what is typed unusually often per device is cut to what is usual.
+
+    N-grams of the same length that about as many devices have are compared, those within a factor of √2. In each such
+    group, counts per device above the quantile 1 − `share` are cut to it, and rounded.
+    """
+    several = np.flatnonzero((length > 1) & (devices > 0))
+    rate = count[several] / devices[several]
+    group = length[several] * 128 + np.floor(2.0 * np.log2(devices[several])).astype(np.int64)
+    order = np.lexsort((rate, group))
+    _, first, size = np.unique(group[order], return_index=True, return_counts=True)
+    usual = rate[order][first + np.floor((1.0 - share) * (size - 1)).astype(np.int64)]
+    result = count.copy()
+    result[several[order]] = np.rint(np.minimum(rate[order], np.repeat(usual, size)) * devices[several[order]])
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class ExactCounts:
     """Exact counts; an n-gram that is not public is in the model only if at least `min_devices` devices have it.
 
-    With a minimum of 1 nothing is hidden, and the model keeps its n-grams. An n-gram of two or more words counts at
-    most `repeats` times per device that has it, so that few devices cannot make it frequent by typing it often.
+    With a minimum of 1 nothing is hidden, and the model keeps its n-grams. `outliers` is the share of the n-grams whose
+    counts are cut (`without_outliers`), so that few devices cannot make an n-gram frequent by typing it often.
     """
 
     limits: Limits
     min_devices: int
-    repeats: float = inf
+    outliers: float = 0.0
 
     draws_noise = False
 
     def __post_init__(self) -> None:
         if self.min_devices < 1:
             raise FedgramError(f"an n-gram must be on at least 1 device, not {self.min_devices}")
-        if not self.repeats >= 1:
-            raise FedgramError(f"an n-gram must count at least once per device, not {self.repeats} times")
+        if not 0 <= self.outliers < 1:
+            raise FedgramError(f"the share of outliers must be at least 0 and below 1, not {self.outliers}")
 
     @property
     def drops_hidden(self) -> bool:
@@ -92,11 +108,10 @@ class ExactCounts:
         return NGramCollection(ngrams, self.limits, choice)
 
     def release(self, number: int, ngrams: AskedNGrams, sums: Sums) -> Released:  # noqa: ARG002
-        """All counts, within the bound; an n-gram is visible if enough devices have it."""
+        """All counts but for outliers; an n-gram is visible if enough devices have it."""
         count, devices = sums[COUNT].astype(np.float64), sums[DEVICES]
-        if isfinite(self.repeats):
-            is_word = np.flatnonzero(ngrams.asked) < ngrams.topology.first_arc[1]
-            count = np.where(is_word, count, np.minimum(count, np.rint(self.repeats * devices)))
+        if self.outliers:
+            count = without_outliers(count, devices, ngrams.lengths, self.outliers)
         return Released(count, np.zeros(ngrams.size), devices >= self.min_devices)
 
     def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:  # noqa: ARG002

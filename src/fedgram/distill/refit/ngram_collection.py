@@ -16,7 +16,7 @@ import numpy as np
 
 from fedgram.automata.counting import read_arcs
 from fedgram.automata.properties import topology_faults
-from fedgram.automata.topology import Topology, backoff_arcs
+from fedgram.automata.topology import Topology, arc_sources, backoff_arcs, state_lengths
 from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.random import Stream
@@ -99,6 +99,12 @@ class AskedNGrams:
         if len(a["asked"]) != -(-topology.arcs // 8):
             raise InvariantError("the n-grams that are asked for are not those of the topology")
         return cls(topology, vocabulary, np.unpackbits(a["asked"], count=topology.arcs).astype(bool))
+
+    @property
+    def lengths(self) -> IntArray:
+        """The number of words of each."""
+        lengths: IntArray = state_lengths(self.topology)[arc_sources(self.topology)[self.asked]] + 1
+        return lengths
 
     @property
     def size(self) -> int:

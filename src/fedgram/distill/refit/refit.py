@@ -59,10 +59,10 @@ class RefitOptions(CohortOptions):
     ngram_clip: Annotated[float, Between(1, infinite=True)] = setting(
         100.0, "Per-device cap on the count of any one n-gram; inf means no cap."
     )
-    repeats: Annotated[float, Between(1, infinite=True)] = setting(
-        1.0,
-        "Bound on the mean count of an n-gram of several words per device that has it, so that few devices cannot make "
-        "it frequent; inf means no bound.",
+    outliers: Annotated[float, Between(0, 0.9)] = setting(
+        0.1,
+        "Share of the n-grams whose counts per device are cut to what is usual, so that few devices cannot make an "
+        "n-gram frequent; 0 means none.",
     )
     pairs: bool = setting(True, "Look for pairs of words that the model does not have, by a sketch.")
     sketch_bits: Annotated[int, Between(4, 28)] = setting(22, "Size of the sketch: 2^bits cells per table.")
@@ -88,7 +88,7 @@ class RefitOptions(CohortOptions):
         if not privacy.is_dp:
             limits = Limits(self.clip, self.ngram_clip)
             least = privacy.min_devices if privacy.protection == "threshold" else 1
-            return ExactCounts(limits, least, self.repeats)
+            return ExactCounts(limits, least, self.outliers)
         norm = self.norm or _norm(privacy.simulated or devices)
         return NoisyCounts(
             Clipping(norm), privacy.event.multiplier, privacy.randomness, privacy.stands_for(devices)
