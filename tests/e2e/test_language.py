@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from tests.reference.aosp_dict import read_dict
 
-from fedgram.core.errors import FedgramError
 from fedgram.fgram.reader import open_model
 from fedgram.keyboard.decoder import Keyboard
-from fedgram.keyboard.layout import LAYOUTS, load_layout
+from fedgram.keyboard.layout import load_layout
 
 WHO, DOES, WHAT = (
     ["Jag", "Du", "Hunden", "Anna", "Min bror"],
@@ -47,14 +45,3 @@ def test_a_language_in_one_command(tmp_path: Path, fedgram: Callable[..., Any], 
     source.write_text(swedish(10))
     assert "only 10 sentences" in refused("phone", "build", source, "--locale", "sv", "-o", folder)
     assert "is not one such as" in refused("phone", "build", source, "--locale", "s v", "-o", folder)
-
-
-def test_layouts_of_many_languages() -> None:
-    assert len(LAYOUTS) >= 10
-    for name in LAYOUTS:
-        layout = load_layout(name)
-        assert layout.nearest(layout.centres) == layout.keys
-        assert len(set(layout.keys)) == len(layout.keys)
-    for name in ("he_il", "ar", "fa-IR"):
-        with pytest.raises(FedgramError, match="right-to-left"):
-            load_layout(name)
