@@ -125,5 +125,5 @@ def power_command(options: PowerOptions, devices: int | None, as_json: bool) -> 
     about = {f"{row.days:g} days" if row.days > 1 else "1 day": f"{row.devices:,} devices" for row in table}
     if devices is not None:
         days = days_needed(options, devices)
-        about[f"{devices:,} devices"] = "never: too few" if days is None else f"{days:,} days"
+        about[f"{devices:,} devices"] = "never: too few" if days is None else "1 day" if days == 1 else f"{days:,} days"
     show(about, as_json)
