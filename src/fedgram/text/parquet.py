@@ -73,7 +73,7 @@ def _check_pages(path: str | Path, metadata: Any, columns: Sequence[str]) -> Non
         for group in range(metadata.num_row_groups):
             for number in range(metadata.num_columns):
                 chunk = metadata.row_group(group).column(number)
-                if chunk.path_in_schema in columns:
+                if chunk.path_in_schema in columns and metadata.row_group(group).num_rows:  # else it has no pages
                     first = chunk.dictionary_page_offset if chunk.has_dictionary_page else 0
                     file.seek(min(first or chunk.data_page_offset, chunk.data_page_offset))
                     _count_pages(file.read(chunk.total_compressed_size), meter)

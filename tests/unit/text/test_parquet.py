@@ -11,7 +11,7 @@ import pytest
 
 from fedgram.core.errors import InputError
 from fedgram.core.unpacking import VARIABLE
-from fedgram.text.messages import parquet_messages
+from fedgram.text.messages import parquet_messages, write_messages
 from fedgram.text.parquet import parquet_batches
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -97,3 +97,11 @@ def test_damaged_pages_are_refused(tmp_path: Path) -> None:
     assert errors
     assert not any("\n" in error for error in errors)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20
+
+
+def test_a_file_of_whole_row_groups_is_read(tmp_path: Path) -> None:
+    """The last group is then empty, and has no pages."""
+    path = tmp_path / "users.parquet"
+    write_messages(path, ((f"user{i:06d}", "hello", "train") for i in range(50_000)))
+    assert parquet.ParquetFile(path).metadata.row_group(1).num_rows == 0
+    assert sum(len(values[0]) for values in parquet_batches(path, ["user_id", "text"])) == 50_000
