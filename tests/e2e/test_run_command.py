@@ -247,7 +247,7 @@ def test_the_report_in_a_browser(done: Path, tmp_path: Path, width: int, dark: b
     browser = Chromium(tmp_path / "profile", width=width, height=844, dark=dark)
     try:
         browser.open(page)
-        browser.wait_for("document.images.length > 3 && [...document.images].every(i => i.naturalWidth > 0)")
+        browser.wait_for("document.images.length >= 3 && [...document.images].every(i => i.naturalWidth > 0)")
         browser.drain()
         assert browser.complaints == []
         assert [url for url in browser.requests if not url.startswith("data:")] == [page]
@@ -284,7 +284,7 @@ def test_without_a_refit_the_baseline_is_best(
     for warning, words in zip(result["warnings"], ("the baseline is the best model", "95 % interval"), strict=True):
         assert words in warning
         assert f"fedgram: WARNING: {warning}\n" in printed
-        assert report.index(warning[1:]) < report.index("## The run")
+        assert report.index(warning[1:]) < report.index("## How it was made")
 
 
 def test_a_private_run_says_what_it_spent(

@@ -11,7 +11,7 @@ from typing import Any
 from fedgram.audit.ngram_devices import bin_names
 from fedgram.core.errors import InputError
 from fedgram.core.storage import atomic_write
-from fedgram.report.figures import draw_exposure
+from fedgram.report.figures import dark_twin, draw_exposure
 from fedgram.report.results import AuditTable
 
 FOLDER, EXPOSURE = "audits", "exposure.png"
@@ -29,9 +29,9 @@ def keep_result(workspace: Path, name: str, result: Result) -> None:
         file.write(json.dumps(result, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
-def read_audits(workspace: Path, figures: Path) -> tuple[tuple[AuditTable, ...], tuple[tuple[Path, str], ...]]:
-    """The tables of all audits of a workspace, and their figures, drawn in a folder."""
-    found, drawn = list[AuditTable](), list[tuple[Path, str]]()
+def read_audits(workspace: Path, figures: Path) -> tuple[tuple[AuditTable, ...], tuple[tuple[Path, str, Path], ...]]:
+    """The tables of all audits of a workspace, and their figures, drawn in a folder for light and dark pages."""
+    found, drawn = list[AuditTable](), list[tuple[Path, str, Path]]()
     for name, table in TABLES.items():
         path = workspace / FOLDER / f"{name}.json"
         if not path.is_file():
@@ -40,7 +40,8 @@ def read_audits(workspace: Path, figures: Path) -> tuple[tuple[AuditTable, ...],
             result = json.loads(path.read_text("utf-8"))
             found.append(table(result))
             if name == "canaries":
-                drawn.append((draw_exposure(_curves(result), figures / EXPOSURE), _CAPTION))
+                figure = draw_exposure(_curves(result), figures / EXPOSURE, dark=True)
+                drawn.append((figure, _CAPTION, dark_twin(figure)))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise InputError(path, f"does not hold the result of an audit: {error}") from None
     return tuple(found), tuple(drawn)

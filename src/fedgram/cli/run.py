@@ -188,12 +188,11 @@ def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float, judge
     from fedgram.fgram.reader import open_model
     from fedgram.pipeline.evaluation_stages import EXAMPLES
 
-    old, new = judged.baseline, judged.final
     text = EXAMPLES[config.population.language][0]
     words = [prediction.word for prediction in open_model(workspace / "lm.fgram").predict(text.split(), 3)]
     lines = {
+        "result": judged.sentence,
         "time": f"{seconds / 60:.1f} minutes",
-        "next word right": f"{old:.2f} % → {new:.2f} % of held-out users' words; {judged.change}",
         "report": str(workspace / "report" / "report.html"),
         "for phones": str(workspace / "lm.fgram"),
         "exports": ", ".join(str(p) for p in sorted(workspace.glob("lm.*")) if p.suffix != ".fgram") or "none",

@@ -6,38 +6,31 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core.toml_config import to_toml
-from fedgram.evaluate.jackknife import Estimate
 from fedgram.federated.convergence import Convergence
 from fedgram.neural.new_network import presets
 from fedgram.pipeline.config import RunConfig
-from fedgram.pipeline.model_names import BASELINE
-from fedgram.pipeline.report_facts import Told, about, privacy, ways
+from fedgram.pipeline.report_facts import Told, about, privacy, ways, whom
 from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.verdict import verdict
 from fedgram.pipeline.workspace import Work
-from fedgram.report.figures import (
-    draw_accuracies,
-    draw_distribution_convergence,
-    draw_likelihood,
-    draw_tail_words,
-)  # fmt: skip
+from fedgram.report.figures import dark_twin, draw_distribution_convergence, draw_likelihood, draw_tail_words
 from fedgram.report.page import write_report
 from fedgram.report.published import LANGUAGES
 from fedgram.report.results import read_results
 
-Z, TAIL, CURVES, ACCURACY = "distribution-convergence.png", "tail-words.png", "likelihood.png", "accuracy.png"
+Z, TAIL, CURVES = "distribution-convergence.png", "tail-words.png", "likelihood.png"
 Curves = dict[str, list[tuple[int, float]]]
 
 
 def report_files(config: RunConfig, told: tuple[str, ...]) -> tuple[str, ...]:
     """The files of the stage; figures only of stages that are part of the run. `told` are the stage's inputs."""
-    names = ["report.html", "report.md", "results.json", ACCURACY]
+    names, figures = ["report.html", "report.md", "results.json"], []
     if config.unigrams.counts is None and not config.privacy.is_dp:  # with noise, the rounds' sums are not known
-        names += [Z, TAIL]
+        figures += [Z, TAIL]
     words, pieces = (own.network is None and own.training.dev_users > 0 for own in (config.words, config.pieces))
     if words or (pieces and config.pieces.use) or "architectures.json" in told:
-        names.append(CURVES)
-    return tuple(f"report/{name}" for name in names)
+        figures.append(CURVES)
+    return tuple(f"report/{name}" for name in (*names, *(n for f in figures for n in (f, dark_twin(Path(f)).name))))
 
 
 def report(work: Work, config: RunConfig, timings: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
@@ -49,6 +42,7 @@ def report(work: Work, config: RunConfig, timings: Callable[[], Mapping[str, Map
     language, found = config.population.language, told["evaluation"]
     results = {
         "title": f"{config.title}, {LANGUAGES[language]}",
+        "measured": f"{found['users']:,} {whom(found)}",
         "warnings": list(verdict(told["final"], found).warnings),
         "about": about(config, told),
         "languages": {language: found["uncased"]},
@@ -113,23 +107,25 @@ def _draw(folder: Path, config: RunConfig, told: Told) -> list[dict[str, str]]:
     figures, unigrams = [], told["unigrams"]
     if "z" in unigrams:
         convergence = Convergence(*(unigrams[k] for k in ("z", "unique", "new", "moving_average")))
-        draw_distribution_convergence(convergence, folder / Z)
+        draw_distribution_convergence(convergence, folder / Z, dark=True)
         caption = "Figure 2 (a): the Z statistic between the unigrams of the first and the second half of the rounds"
-        figures.append({"file": Z, "caption": caption})
-        draw_tail_words(convergence, folder / TAIL, capacity=config.budget.max_words, whitelist=unigrams["whitelist"])
+        figures.append(_figure(Z, caption))
+        words = {"capacity": config.budget.max_words, "whitelist": unigrams["whitelist"]}
+        draw_tail_words(convergence, folder / TAIL, **words, dark=True)
         caption = "Figure 2 (b): words seen so far, and the share of recent rounds with new words"
-        figures.append({"file": TAIL, "caption": caption})
+        figures.append(_figure(TAIL, caption))
     curves, chosen = _curves(told)
     if curves:
-        draw_likelihood(curves, folder / CURVES, chosen=chosen)
+        draw_likelihood(curves, folder / CURVES, chosen=chosen, dark=True)
         caption = "Figure 4: SLL^e per dev sentence by round of federated training; round 0 is the initial network"
         if len(curves) > len(chosen):
             caption += "; solid lines are the networks of this run's models"
-        figures.append({"file": CURVES, "caption": caption})
-    levels = {name: _estimate(model["top1"]) for name, model in told["evaluation"]["uncased"]["models"].items()}
-    draw_accuracies(levels, folder / ACCURACY, baseline=BASELINE)
-    figures.append({"file": ACCURACY, "caption": "Top-1 accuracy, case-insensitive, with 95 % intervals"})
+        figures.append(_figure(CURVES, caption))
     return figures
+
+
+def _figure(file: str, caption: str) -> dict[str, str]:
+    return {"file": file, "caption": caption, "dark": dark_twin(Path(file)).name}
 
 
 def _curves(told: Told) -> tuple[Curves, list[str]]:
@@ -142,10 +138,6 @@ def _curves(told: Told) -> tuple[Curves, list[str]]:
         curves[name] = _points(network)
         chosen += [name] if preset in distilled else []
     return curves, chosen
-
-
-def _estimate(figure: Mapping[str, Any]) -> Estimate:
-    return Estimate(figure["value"], tuple(figure["ci95"]) if figure["ci95"] else None)
 
 
 def _without_folders(config: RunConfig) -> RunConfig:

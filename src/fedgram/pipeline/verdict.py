@@ -4,17 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedgram.evaluate.jackknife import Estimate
 from fedgram.pipeline.model_names import BASELINE, FINAL
+from fedgram.report.page import is_too_wide, result_sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Top-1 accuracy of the baseline and of the final model in per cent, the change in words, and warnings."""
+    """Top-1 accuracy of the baseline and of the final model in per cent, the result in a sentence, and warnings."""
 
     better: bool
-    baseline: float
-    final: float
-    change: str
+    baseline: Estimate
+    final: Estimate
+    sentence: str
     warnings: tuple[str, ...]
 
 
@@ -36,12 +38,23 @@ def verdict(final: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Verdict:
     better = found["ci95"] is not None and found["ci95"][0] > 0
     if found["ci95"] is not None and found["ci95"][1] < 0:
         warnings.append(f"the final model is worse than the baseline on {whom}: top-1 changes by {change}")
+    elif not better and is_too_wide(_estimate(found)):
+        warnings.append(
+            f"{whom} are too few to tell the final model from the baseline: top-1 changes by {change}; "
+            "measure more users before you conclude anything"
+        )
     elif not better:
         warnings.append(
             f"the final model is not significantly better than the baseline on {whom}: top-1 changes by {change}"
         )
-    old, new = (models[name]["top1"]["value"] for name in (BASELINE, FINAL))
-    return Verdict(better, old, new, change, tuple(warnings))
+    old, new = (_estimate(models[name]["top1"]) for name in (BASELINE, FINAL))
+    sentence = result_sentence(FINAL, new, BASELINE, old, _estimate(found), whom)
+    return Verdict(better, old, new, sentence, tuple(warnings))
+
+
+def _estimate(found: Mapping[str, Any]) -> Estimate:
+    value = float("nan") if found["value"] is None else found["value"]
+    return Estimate(value, tuple(found["ci95"]) if found["ci95"] else None)
 
 
 def _change(found: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """A page as a list of blocks, and its two output formats: one self-contained HTML file, and Markdown.
 
 The HTML contains its styles and images and needs no network and no script; a content security policy forbids both. It
-follows the reader's light or dark theme, and wide tables scroll horizontally on narrow screens.
+follows the reader's light or dark theme, in figures too. Wide tables scroll sideways on narrow screens, and show it.
 """
 
 import base64
@@ -32,6 +32,37 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
+class Lead:
+    """The result in one sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Links to all headings of level 2 that follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a chart: its name, its length with both ends of an interval, how it reads, and whether it stands out."""
+
+    name: str
+    value: float
+    interval: tuple[float, float] | None
+    text: str
+    stands_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Horizontal bars from zero, with intervals; drawn in HTML, so that it fits every screen."""
+
+    bars: tuple[Bar, ...]
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Sentences that must not be overlooked."""
 
@@ -50,10 +81,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A PNG image; the caption is also its alternative text."""
+    """A PNG image; the caption is also its alternative text. `dark` is the same figure on a dark ground."""
 
     path: Path
     caption: str
+    dark: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +96,8 @@ class Code:
     title: str
 
 
-Block = Heading | Paragraph | Notice | Table | Figure | Code
+Block = Heading | Lead | Paragraph | Contents | Notice | Chart | Table | Figure | Code
+_HINTED_COLUMNS = 4  # tables with as many columns do not fit a phone
 
 
 def shown(cell: Cell) -> str:
@@ -77,41 +110,66 @@ def shown(cell: Cell) -> str:
 
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --soft: #57606a; --line: #d0d7de; --stripe: #f6f8fa;
-  --accent: #0072b2; --alarm: #b35900; --alarm-paper: #fff4e5; }
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --soft: #57606a; --line: #d8dee4; --stripe: #f6f8fa;
+  --accent: #0072b2; --bar: #b9c4cf; --alarm: #b35900; --alarm-paper: #fff4e5; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --soft: #9aa4af; --line: #30363d;
-  --stripe: #161b22; --accent: #56b4e9; --alarm: #e69f00; --alarm-paper: #2b2112; } }
+  --stripe: #161b22; --accent: #56b4e9; --bar: #48525d; --alarm: #e69f00; --alarm-paper: #2b2112; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 66rem; color: var(--ink); background: var(--paper);
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0.5rem 0 1rem; }
-h2 { font-size: 1.25rem; margin: 2.5rem 0 0.5rem; padding-bottom: 0.25rem; border-bottom: 2px solid var(--accent); }
-h3 { font-size: 1.05rem; margin: 1.5rem 0 0.25rem; }
+body { margin: 0 auto; padding: 2rem 1.25rem 5rem; max-width: 72rem; color: var(--ink); background: var(--paper);
+  font: 1rem/1.6 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+h1 { font-size: 1rem; font-weight: 500; line-height: 1.4; margin: 0 0 1.25rem; color: var(--soft); }
+h2 { font-size: 1.375rem; line-height: 1.3; letter-spacing: -.01em; margin: 3.25rem 0 0.75rem; }
+h3 { font-size: 1.05rem; margin: 1.75rem 0 0.25rem; }
 p { max-width: 46rem; }
-.notice { margin: 1.25rem 0; padding: 0.4rem 1rem; border: 1px solid var(--alarm); border-left-width: 6px;
-  border-radius: 6px; background: var(--alarm-paper); }
+.lead { max-width: 56rem; margin: 0 0 1.75rem; font-size: clamp(1.375rem, 1.1rem + 1.4vw, 2rem); line-height: 1.3;
+  font-weight: 600; letter-spacing: -.015em; }
+.notice { margin: 1.25rem 0; padding: 0.5rem 1.1rem; border-left: 4px solid var(--alarm); border-radius: 4px;
+  background: var(--alarm-paper); }
 .notice p { margin: 0.4rem 0; max-width: none; }
 .notice strong { color: var(--alarm); }
+.chart { margin: 0; font-variant-numeric: tabular-nums; font-size: 0.95rem; }
+.chart div { display: grid; grid-template: "name track value" / 10.5rem minmax(0, 1fr) 8.75rem; gap: 0 1rem;
+  align-items: center; padding: 0.2rem 0; }
+.chart dt { grid-area: name; } .chart dd { grid-area: value; margin: 0; white-space: nowrap; text-align: right; }
+.chart .track { grid-area: track; position: relative; height: 1.125rem; }
+.track i, .track b { position: absolute; left: 0; height: 100%; border-radius: 2px; background: var(--bar); }
+.track b { top: calc(50% - 1px); height: 2px; background: var(--ink); }
+.chart .ours { font-weight: 650; } .ours .track i { background: var(--accent); }
+@media (max-width: 36rem) { .chart div { grid-template: "name value" "track track" / minmax(0, 1fr) max-content; }
+  .chart .track { height: 0.75rem; margin-bottom: 0.4rem; } }
+nav { margin: 2rem 0 0; padding: 0.9rem 0; border-top: 1px solid var(--line); border-bottom: 1px solid var(--line); }
+nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1.5rem; margin: 0; padding: 0; list-style: none; }
+a { color: var(--accent); text-underline-offset: 0.15em; } nav a { text-decoration: none; }
+a:focus-visible, .wide:focus-visible, summary:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { padding: 0.3rem 0.65rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.925rem; }
+th, td { padding: 0.4rem 0.8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { padding-left: 0.4rem; }
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
-.text td { white-space: normal; min-width: 9rem; }
-thead th { border-bottom: 2px solid var(--line); font-weight: 600; vertical-align: bottom; }
+.text td { white-space: normal; min-width: 9rem; } .text th { vertical-align: top; }
+thead th { font-weight: 500; color: var(--soft); vertical-align: bottom; }
 tr { background: var(--paper); }
 tbody tr:nth-child(even) { background: var(--stripe); }
 table:not(.text) tr > :first-child { position: sticky; left: 0; background: inherit; }
 tbody th { font-weight: 500; }
 figure { margin: 1.25rem 0; }
-img { display: block; width: 42rem; max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line);
-  border-radius: 6px; padding: 0.5rem; }
-@media (prefers-color-scheme: dark) { img { filter: invert(0.92) hue-rotate(180deg); } }
-figcaption { color: var(--soft); font-size: 0.87rem; margin-top: 0.4rem; max-width: 46rem; }
+img { display: block; width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px; }
+figcaption { color: var(--soft); font-size: 0.875rem; margin-top: 0.5rem; max-width: 46rem; }
+.hint { display: none; margin: 0 0 0.25rem; color: var(--accent); font-size: 0.875rem; }
+@media (max-width: 48rem) {
+  .hint { display: block; } .drawn img { min-width: 38rem; }
+  .wide { scrollbar-width: thin; scrollbar-color: var(--soft) var(--line); padding-bottom: 0.4rem; }
+  .wide.cut { mask-image: linear-gradient(to left, transparent, #000 2.5rem); }
+  .text th { max-width: 40vw; white-space: normal; }
+  @supports (animation-timeline: scroll()) { .wide.cut { mask-image: none; animation: cut linear;
+    animation-timeline: scroll(self inline); } } }
+@keyframes cut { 0%, 92% { mask-image: linear-gradient(to left, transparent, #000 2.5rem); }
+  100% { mask-image: none; } }
 details { margin: 1rem 0; }
 summary { cursor: pointer; color: var(--accent); }
 pre { overflow-x: auto; padding: 0.8rem; background: var(--stripe); border: 1px solid var(--line); border-radius: 6px;
   font: 0.85rem/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-@media print { body { max-width: none; } .wide { overflow: visible; } }
+@media print { body { max-width: none; } .wide { overflow: visible; } .hint, nav { display: none; } }
 """
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -120,7 +178,10 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 def to_html(blocks: Sequence[Block], *, language: str = "en") -> str:
     """The page as the text of one HTML file."""
     title = next((block.text for block in blocks if isinstance(block, Heading)), "Report")
-    body = "\n".join(_html_block(block) for block in blocks)
+    body = "\n".join(
+        _html_contents(blocks[i:]) if isinstance(block, Contents) else _html_block(block)
+        for i, block in enumerate(blocks)
+    )
     return (
         f'<!DOCTYPE html>\n<html lang="{html.escape(language)}">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(_POLICY)}">\n'
@@ -133,7 +194,9 @@ def to_html(blocks: Sequence[Block], *, language: str = "en") -> str:
 def _html_block(block: Block) -> str:
     match block:
         case Heading(text, level):
-            return f"<h{level}>{_html_text(text)}</h{level}>"
+            return f'<h{level} id="{anchor(text)}">{_html_text(text)}</h{level}>'
+        case Lead(text):
+            return f'<p class="lead">{_html_text(text)}</p>'
         case Paragraph(text):
             return f"<p>{_html_text(text)}</p>"
         case Notice(sentences):
@@ -141,12 +204,60 @@ def _html_block(block: Block) -> str:
             return f'<div class="notice" role="note"><p><strong>Warning</strong></p>{lines}</div>'
         case Code(text, title):
             return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"
-        case Figure(path, caption):
-            data = base64.b64encode(path.read_bytes()).decode()
-            picture = f'<img src="data:image/png;base64,{data}" alt="{html.escape(caption)}">'
-            return f"<figure>{picture}<figcaption>{_html_text(caption)}</figcaption></figure>"
+        case Figure(path, caption, dark):
+            picture = f'<img src="{_image(path)}" alt="{html.escape(caption)}">'
+            if dark:
+                at_night = f'<source srcset="{_image(dark)}" media="(prefers-color-scheme: dark)">'
+                picture = f"<picture>{at_night}{picture}</picture>"
+            hint = '<p class="hint">Swipe to see all of the figure →</p>'
+            return (
+                f'<figure class="drawn">{hint}<div class="wide cut" tabindex="0">{picture}</div>'
+                f"<figcaption>{_html_text(caption)}</figcaption></figure>"
+            )
+        case Chart():
+            return _html_chart(block)
         case Table():
             return _html_table(block)
+        case Contents():
+            return ""
+
+
+def _image(path: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def anchor(text: str) -> str:
+    """The name of a heading in links.
+
+    >>> anchor("All measures, English, case-insensitive")
+    'all-measures-english-case-insensitive'
+    """
+    return re.sub(r"[^\w-]+", "-", text.lower()).strip("-")
+
+
+def _titles(blocks: Sequence[Block]) -> list[str]:
+    return [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
+
+
+def _html_contents(blocks: Sequence[Block]) -> str:
+    rows = "".join(f'<li><a href="#{anchor(title)}">{_html_text(title)}</a></li>' for title in _titles(blocks))
+    return f'<nav aria-label="Contents"><ul>{rows}</ul></nav>'
+
+
+def _html_chart(chart: Chart) -> str:
+    most = max([bar.interval[1] if bar.interval else bar.value for bar in chart.bars] + [1e-9])
+    rows = []
+    for bar in chart.bars:
+        low, high = bar.interval or (bar.value, bar.value)
+        kind = ' class="ours"' if bar.stands_out else ""
+        whisker = f"left:{100 * max(low, 0) / most:.2f}%;width:{100 * (high - max(low, 0)) / most:.2f}%"
+        rows.append(
+            f"<div{kind}><dt>{_html_text(bar.name)}</dt><dd>{_html_text(bar.text)}</dd>"
+            f'<dd class="track" aria-hidden="true"><i style="width:{100 * bar.value / most:.2f}%"></i>'
+            f'<b style="{whisker}"></b></dd></div>\n'
+        )
+    drawn = f'<dl class="chart">\n{"".join(rows)}</dl>'
+    return f"<figure>{drawn}<figcaption>{_html_text(chart.caption)}</figcaption></figure>"
 
 
 def _html_table(table: Table) -> str:
@@ -159,8 +270,11 @@ def _html_table(table: Table) -> str:
     )
     caption = f"<figcaption>{_html_text(table.caption)}</figcaption>" if table.caption else ""
     kind = ' class="text"' if table.text_columns else ""
+    is_wide = len(table.header) >= _HINTED_COLUMNS
+    hint = '<p class="hint">Swipe to see all columns →</p>' if is_wide else ""
+    head = f"<thead><tr>{head}</tr></thead>\n" if any(table.header) else ""
     return (
-        f'<figure><div class="wide" tabindex="0"><table{kind}><thead><tr>{head}</tr></thead>\n'
+        f'<figure>{hint}<div class="wide{" cut" if is_wide else ""}" tabindex="0"><table{kind}>{head}'
         f"<tbody>\n{rows}</tbody></table></div>{caption}</figure>"
     )
 
@@ -182,25 +296,39 @@ def _named_model(found: re.Match[str]) -> str:
 
 def to_markdown(blocks: Sequence[Block], folder: Path) -> str:
     """The page as Markdown; images are linked by their paths relative to `folder`."""
-    return "\n\n".join(_markdown_block(block, folder) for block in blocks) + "\n"
+    parts = (
+        _markdown_contents(blocks[i:]) if isinstance(block, Contents) else _markdown_block(block, folder)
+        for i, block in enumerate(blocks)
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_contents(blocks: Sequence[Block]) -> str:
+    return " · ".join(f"[{_markdown_text(title)}](#{anchor(title)})" for title in _titles(blocks))
 
 
 def _markdown_block(block: Block, folder: Path) -> str:
     match block:
         case Heading(text, level):
             return f"{'#' * level} {_markdown_text(text)}"
+        case Lead(text):
+            return f"**{_markdown_text(text)}**"
         case Paragraph(text):
             return _markdown_text(text)
+        case Chart(bars, caption):
+            return _markdown_table(Table(("", ""), tuple((bar.name, bar.text) for bar in bars), caption))
         case Notice(sentences):
             return "\n".join(["> **Warning**", *(f">\n> {_markdown_text(sentence)}" for sentence in sentences)])
         case Code(text, title):
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
             return f"{title}:\n\n{fence}\n{text.rstrip()}\n{fence}"
-        case Figure(path, caption):
+        case Figure(path, caption, _):
             target = quote(Path(os.path.relpath(path, folder)).as_posix())
             return f"![{_markdown_text(caption)}]({target})\n\n*{_markdown_text(caption)}*"
         case Table():
             return _markdown_table(block)
+        case Contents():
+            return ""
 
 
 def _markdown_table(table: Table) -> str:

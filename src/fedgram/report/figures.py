@@ -1,134 +1,180 @@
-"""Figures as PNG files, drawn with matplotlib, in the colour-blind safe palette of Okabe and Ito."""
+"""Figures as PNG files, drawn with matplotlib in the colour-blind safe palette of Okabe and Ito.
 
-from collections.abc import Mapping, Sequence
+With `dark`, a figure is drawn twice: `x.png` for light pages, and `x-dark.png` for dark ones.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.errors import MissingDependencyError
 from fedgram.core.storage import atomic_write
-from fedgram.evaluate.jackknife import Estimate
 from fedgram.federated.convergence import Convergence
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
-_COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("--", "-.", ":")
 
 
-def _new_figure() -> tuple[Any, Any]:
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The colours of a figure: the page, text and axes, the grid, and those of the lines."""
+
+    paper: str
+    ink: str
+    grid: str
+    lines: tuple[str, ...]
+
+    @property
+    def grey(self) -> str:
+        """The colour of what is only there to compare with."""
+        return "#8b949e"
+
+
+LIGHT = Theme(
+    "#ffffff", "#1b1f24", "#e4e8ec", ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+)
+DARK = Theme(
+    "#0d1117", "#e6edf3", "#262c34", ("#56B4E9", "#E69F00", "#2fbf94", "#e39ac6", "#f0e442", "#6f9cff", "#ffffff")
+)
+
+
+def dark_twin(path: Path) -> Path:
+    """Where the dark figure beside a light one is.
+
+    >>> dark_twin(Path("report/z.png")).name
+    'z-dark.png'
+    """
+    return path.with_name(f"{path.stem}-dark{path.suffix}")
+
+
+def typeset(name: str) -> str:
+    """The name of a model as the tables have it: A_W_e becomes A with W and e below it.
+
+    >>> typeset("R_W (p_13m)")
+    '$R_{W}$ (p_13m)'
+    """
+    below = r"$\1_{\2}$"
+    name = re.sub(r"\b([AR])_([WP])_([eimr])\b", r"$\1_{\2_{\3}}$", name)
+    return re.sub(r"\b([AR])_([WP])\b", below, name)
+
+
+def _new_figure(theme: Theme) -> tuple[Any, Any]:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingDependencyError("drawing figures", "plots") from None
-    figure = Figure(figsize=(6.4, 4.2), dpi=150, layout="constrained")
+    figure = Figure(figsize=(9.6, 4.4), dpi=150, layout="constrained", facecolor=theme.paper)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+    _dress(axes, theme)
+    axes.grid(visible=True, color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> Path:
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", metadata={"Software": None})
+def _dress(axes: Any, theme: Theme) -> None:
+    """The theme's colours, larger text, and no frame."""
+    axes.set_facecolor(theme.paper)
+    axes.tick_params(colors=theme.ink, labelsize=11)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(theme.grey)
+
+
+def _finish(axes: Any, theme: Theme, x: str, y: str) -> None:
+    axes.set_xlabel(x, color=theme.ink, fontsize=12)
+    axes.set_ylabel(y, color=theme.ink, fontsize=12)
+
+
+def _draw(path: Path, draw: Callable[[Any, Any, Theme], None], *, dark: bool) -> Path:
+    """Draw a figure for light pages and, with `dark`, its twin for dark ones."""
+    for theme, target in ((LIGHT, path), (DARK, dark_twin(path)))[: 1 + dark]:
+        figure, axes = _new_figure(theme)
+        draw(figure, axes, theme)
+        with atomic_write(target) as file:
+            figure.savefig(file, format="png", metadata={"Software": None}, facecolor=theme.paper)
     return path
 
 
-def draw_distribution_convergence(convergence: Convergence, path: Path) -> Path:
+def draw_distribution_convergence(convergence: Convergence, path: Path, *, dark: bool = False) -> Path:
     """Figure 2 (a): the Z statistic between the first and the second half of the rounds, by round."""
-    figure, axes = _new_figure()
-    rounds = range(2, len(convergence.z) + 1)
-    axes.axhline(0.0, color=GREY, linewidth=1.0)
-    axes.plot(rounds, convergence.z[1:], color=BLUE, linewidth=1.6, label="Z between the first and the second half")
-    axes.set_xlabel("round")
-    axes.set_ylabel("Z statistic (0: equal distributions)")
-    axes.set_title("Convergence of the unigram distribution")
-    axes.legend(frameon=False)
-    return _save(figure, path)
+
+    def draw(_: Any, axes: Any, theme: Theme) -> None:
+        rounds = range(2, len(convergence.z) + 1)
+        axes.axhline(0.0, color=theme.grey, linewidth=1.2)
+        axes.plot(rounds, convergence.z[1:], color=theme.lines[0], linewidth=2.0)
+        _finish(axes, theme, "round", "Z statistic (0: equal distributions)")
+
+    return _draw(path, draw, dark=dark)
 
 
-def draw_tail_words(convergence: Convergence, path: Path, *, capacity: int, whitelist: int) -> Path:
+def draw_tail_words(convergence: Convergence, path: Path, *, capacity: int, whitelist: int, dark: bool = False) -> Path:
     """Figure 2 (b): the number of words seen, and the moving average of rounds with new words, by round.
 
     A band marks the range from the model's unigram capacity to the size of the whitelist.
     """
-    figure, axes = _new_figure()
-    rounds = range(1, len(convergence.unique) + 1)
     low, high = sorted((capacity, whitelist))
-    axes.axhspan(low, high, color=GREY, alpha=0.25, linewidth=0, label=f"{low:,} to {high:,} words")
-    (seen,) = axes.plot(rounds, convergence.unique, color=BLUE, linewidth=1.8, label="whitelist words seen")
-    axes.set_ylim(0, high * 1.05)
-    axes.set_xlabel("round")
-    axes.set_ylabel("words", color=BLUE)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}K" if value else "0")
-    right = axes.twinx()
-    right.spines["top"].set_visible(False)
-    (new,) = right.plot(
-        rounds, convergence.moving_average, color=ORANGE, linewidth=1.4, linestyle="--", label="rounds with new words"
-    )
-    right.set_ylim(0, 1.05)
-    right.set_ylabel("share of recent rounds with new words", color=ORANGE)
-    band = axes.patches[0]
-    axes.legend(handles=[seen, new, band], frameon=False, loc="center right")
-    axes.set_title("Learning the tail of the vocabulary")
-    return _save(figure, path)
+
+    def draw(_: Any, axes: Any, theme: Theme) -> None:
+        rounds = range(1, len(convergence.unique) + 1)
+        blue, orange = theme.lines[:2]
+        band = axes.axhspan(low, high, color=theme.grey, alpha=0.25, linewidth=0, label=f"{low:,} to {high:,} words")
+        (seen,) = axes.plot(rounds, convergence.unique, color=blue, linewidth=2.2, label="whitelist words seen")
+        axes.set_ylim(0, high * 1.05)
+        _finish(axes, theme, "round", "words")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}K" if value else "0")
+        right = axes.twinx()
+        _dress(right, theme)
+        (new,) = right.plot(
+            rounds, convergence.moving_average, color=orange, linewidth=1.8, linestyle="--",
+            label="rounds with new words",
+        )  # fmt: skip
+        right.set_ylim(0, 1.05)
+        right.set_ylabel("share of recent rounds with new words", color=theme.ink, fontsize=12)
+        axes.legend(handles=[seen, new, band], frameon=False, loc="center right", labelcolor=theme.ink, fontsize=11)
+
+    return _draw(path, draw, dark=dark)
 
 
 def draw_likelihood(
-    curves: Mapping[str, Sequence[tuple[int, float]]], path: Path, *, chosen: Sequence[str] = ()
+    curves: Mapping[str, Sequence[tuple[int, float]]], path: Path, *, chosen: Sequence[str] = (), dark: bool = False
 ) -> Path:
     """Figure 4: SLL^e per sentence by training round; the lines of chosen models are thick and solid."""
-    figure, axes = _new_figure()
-    for i, (name, points) in enumerate(curves.items()):
-        axes.plot(
-            [round_ for round_, _ in points], [value for _, value in points], label=name,
-            color=_COLOURS[i % len(_COLOURS)], linewidth=2.4 if name in chosen else 1.3,
-            linestyle="-" if name in chosen or not chosen else _DASHES[i % len(_DASHES)],
-            marker="o" if len(points) == 1 else None,
-        )  # fmt: skip
-    axes.set_xlabel("round")
-    axes.set_ylabel("SLL$^e$ per sentence [nats]")
-    axes.set_title("Federated training of the networks (SLL$^e$)")
-    axes.legend(frameon=False, loc="lower right")
-    return _save(figure, path)
+
+    def draw(_: Any, axes: Any, theme: Theme) -> None:
+        for i, (name, points) in enumerate(curves.items()):
+            axes.plot(
+                [round_ for round_, _ in points], [value for _, value in points], label=typeset(name),
+                color=theme.lines[i % len(theme.lines)], linewidth=2.6 if name in chosen else 1.6,
+                linestyle="-" if name in chosen or not chosen else _DASHES[i % len(_DASHES)],
+                marker="o" if len(points) == 1 else None,
+            )  # fmt: skip
+        _finish(axes, theme, "round", "SLL$^e$ per sentence [nats]")
+        axes.legend(frameon=False, loc="lower right", labelcolor=theme.ink, fontsize=11)
+
+    return _draw(path, draw, dark=dark)
 
 
-def draw_accuracies(levels: Mapping[str, Estimate], path: Path, *, baseline: str | None = None) -> Path:
-    """Top-1 accuracy of all models in per cent, with 95 % intervals; a line marks the baseline."""
-    figure, axes = _new_figure()
-    figure.set_figheight(1.4 + 0.34 * len(levels))
-    for row, (name, estimate) in enumerate(levels.items()):
-        low, high = estimate.interval or (estimate.value, estimate.value)
-        colour = GREY if name == baseline else BLUE
-        axes.plot([low, high], [row, row], color=colour, linewidth=2.2, solid_capstyle="butt")
-        axes.plot([estimate.value], [row], "o", color=colour, markersize=6)
-    if baseline is not None and baseline in levels:
-        axes.axvline(levels[baseline].value, color=GREY, linewidth=1.0, linestyle="--")
-    axes.set_yticks(range(len(levels)), list(levels))
-    axes.set_ylim(len(levels) - 0.5, -0.5)
-    axes.set_xlabel("top-1 accuracy [%], with 95 % interval")
-    axes.set_title("Next-word prediction on held-out users")
-    return _save(figure, path)
-
-
-def draw_exposure(curves: Mapping[str, Sequence[tuple[int, float]]], path: Path) -> Path:
+def draw_exposure(curves: Mapping[str, Sequence[tuple[int, float]]], path: Path, *, dark: bool = False) -> Path:
     """The exposure of planted secrets in bits by the number of devices that hold them, by model."""
-    figure, axes = _new_figure()
-    for i, (name, points) in enumerate(curves.items()):
-        held = [(holders, bits) for holders, bits in points if holders]
-        colour = _COLOURS[i % len(_COLOURS)]
-        axes.plot([h for h, _ in held], [bits for _, bits in held], "o-", color=colour, linewidth=1.8, label=name)
-        for _, bits in (point for point in points if not point[0]):
-            axes.axhline(bits, color=colour, linewidth=0.8, linestyle=":")
-    axes.set_xscale("log")
     ticks = sorted({holders for points in curves.values() for holders, _ in points if holders})
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("devices that hold a secret")
-    axes.set_ylabel("mean exposure [bits]")
-    axes.set_title("What models show of planted secrets")
-    axes.legend(frameon=False)
-    return _save(figure, path)
+
+    def draw(_: Any, axes: Any, theme: Theme) -> None:
+        for i, (name, points) in enumerate(curves.items()):
+            held = [(holders, bits) for holders, bits in points if holders]
+            colour = theme.lines[i % len(theme.lines)]
+            axes.plot(
+                [h for h, _ in held], [bits for _, bits in held], "o-", color=colour, linewidth=2.0, label=typeset(name)
+            )
+            for _, bits in (point for point in points if not point[0]):
+                axes.axhline(bits, color=colour, linewidth=0.8, linestyle=":")
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        _finish(axes, theme, "devices that hold a secret", "mean exposure [bits]")
+        axes.legend(frameon=False, labelcolor=theme.ink, fontsize=11)
+
+    return _draw(path, draw, dark=dark)

@@ -1,4 +1,4 @@
-"""The report of a run: our results with intervals beside the paper's numbers, figures, model sizes and examples.
+"""The report of a run: first the result, then how it was made, all measures beside the paper's, figures and examples.
 
 `paper_tables` has the paper's own tables.
 """
@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedgram.core.storage import atomic_write
+from fedgram.evaluate.jackknife import Estimate
 from fedgram.report.document import (
+    Bar,
     Block,
     Cell,
+    Chart,
     Code,
+    Contents,
     Figure,
     Heading,
+    Lead,
     Notice,
     Paragraph,
     Table,
@@ -21,13 +26,13 @@ from fedgram.report.document import (
 )  # fmt: skip
 from fedgram.report.paper_tables import PAPER_WAY, accuracy_tables, architecture_table, clipping_table, signed
 from fedgram.report.published import LANGUAGES
-from fedgram.report.results import Experiment, LanguageResult, Results, Value
+from fedgram.report.results import Experiment, LanguageResult, ModelResult, Results, Value
 
 _MEASURES = {
     "top1": "top-1 [%]", "top3": "top-3 [%]", "oov_rate": "OOV rate [%]", "perplexity": "perplexity",
     "sll_e": "SLL^e", "keystroke_savings": "taps saved [%]",
 }  # fmt: skip
-
+_TOO_WIDE = 10.0  # per cent, relative to the baseline
 
 # Descriptions of models, by the start of their names; a report shows those of its own models.
 _NAMES = {
@@ -57,11 +62,11 @@ def write_report(results: Results, folder: Path) -> tuple[Path, Path]:
 
 def build(results: Results) -> list[Block]:
     """The blocks of the report, in order; parts without results are left out."""
-    blocks: list[Block] = [Heading(results.title, 1)]
+    blocks: list[Block] = [Heading(results.title, 1), *_result(results)]
     if results.warnings:
         blocks.append(Notice(tuple(f"{warning[:1].upper()}{warning[1:]}." for warning in results.warnings)))
-    blocks += _values("The run", results.about)
-    blocks += _headline(results)
+    top = len(blocks)
+    blocks += _values("How it was made", results.about)
     blocks += _names(results)
     tables = [
         clipping_table(results.clipping), architecture_table(results.architectures), accuracy_tables(results)
@@ -79,7 +84,7 @@ def build(results: Results) -> list[Block]:
         blocks += _all_measures(f"{LANGUAGES.get(name, name)}, case-sensitive", language)
     blocks += _experiment(results.experiment)
     if results.figures:
-        blocks += [Heading("Figures"), *(Figure(path, caption) for path, caption in results.figures)]
+        blocks += [Heading("Figures"), *(Figure(*figure) for figure in results.figures)]
     blocks += _examples(results)
     if results.sizes:
         rows = tuple((name, ngrams, f"{size / 1e6:,.2f}") for name, ngrams, size in results.sizes)
@@ -92,7 +97,7 @@ def build(results: Results) -> list[Block]:
     if results.files:
         lines = "".join(f"{digest}  {name}\n" for name, digest in results.files.items())
         blocks += [Heading("Files"), Code(lines, "SHA-256 of the run's files, as `sha256sum --check` reads it")]
-    return blocks
+    return [*blocks[:top], Contents(), *blocks[top:]] if len(blocks) > top else blocks
 
 
 def _audits(results: Results) -> list[Block]:
@@ -110,25 +115,61 @@ def _values(title: str, values: Mapping[str, Value]) -> list[Block]:
     return [Heading(title), Table(("", ""), rows, text_columns=True)]
 
 
-def _headline(results: Results) -> list[Block]:
-    """The main result, one sentence per language: that of the final model, or else of the best model."""
-    sentences = []
+def _result(results: Results) -> list[Block]:
+    """The result per language: one sentence, one chart, and the row of the final model, or else of the best one."""
+    blocks: list[Block] = []
     for name, language in results.languages.items():
-        changes = {
-            model: change
-            for model, r in language.models.items()
-            if (change := r.change.get("top1")) and change.interval
-        }
+        changes = {model: change for model, r in language.models.items() if (change := r.change.get("top1"))}
         if not changes or not language.baseline:
             continue
         chosen = language.final if language.final in changes else max(changes, key=lambda model: changes[model].value)
-        old, new = (language.models[model].levels.get("top1") for model in (language.baseline, chosen))
-        levels = f", from {old} % to {new} % of the words typed by held-out users" if old and new else ""
-        sentences.append(
-            f"{LANGUAGES.get(name, name)}: {chosen} changes the top-1 accuracy by {signed(changes[chosen])} % "
-            f"relative to {language.baseline}{levels}."
+        levels = {model: r.levels.get("top1") for model, r in language.models.items()}
+        old, new = levels[language.baseline], levels[chosen]
+        if not old or not new:
+            continue
+        prefix = f"{LANGUAGES.get(name, name)}: " if len(results.languages) > 1 else ""
+        sentence = result_sentence(chosen, new, language.baseline, old, changes[chosen], results.measured)
+        bars = tuple(
+            Bar(model, level.value, level.interval, f"{level} %", model == chosen)
+            for model, level in levels.items()
+            if level and (model in (chosen, language.baseline) or not model.endswith(PAPER_WAY))
         )
-    return [Paragraph(" ".join(sentences))] if sentences else []
+        caption = "Next words predicted right at the first try [%]. Lines are 95 % intervals over users."
+        blocks += [Lead(prefix + sentence), Chart(bars, caption), _measures_table({chosen: language.models[chosen]})]
+    return blocks
+
+
+def result_sentence(
+    model: str, new: Estimate, baseline: str, old: Estimate, change: Estimate, measured: str | None = None
+) -> str:
+    """What came out, in one sentence. It is a result only if the interval of the change leaves out zero."""
+    whom, levels = measured or "the held-out users", f"{new} % of next words right, against {old} %"
+    if change.interval is None:
+        return f"No result: {whom} are too few for an interval ({_in_sentence(model)}: {levels})."
+    low, high = change.interval
+    if low > 0 or high < 0:
+        verdict = f"{_sentence_case(model)} is {'better' if low > 0 else 'worse'} than {_in_sentence(baseline)}"
+        return f"{verdict}: {levels}, a change of {signed(change)} %, on {whom}."
+    between = f"the change is between {low:+.1f} % and {high:+.1f} % ({levels})"
+    if is_too_wide(change):
+        return f"No result: {whom} are too few to tell {_in_sentence(model)} from {_in_sentence(baseline)}; {between}."
+    return f"{_sentence_case(model)} and {_in_sentence(baseline)} do not differ measurably on {whom}; {between}."
+
+
+def is_too_wide(change: Estimate) -> bool:
+    """Whether an interval that contains zero is so wide that it says nothing: more users are needed."""
+    return change.interval is None or change.half_width > _TOO_WIDE
+
+
+def _in_sentence(model: str) -> str:
+    """The name of a model inside a sentence."""
+    return f"the {model.lower()}" if model in ("Baseline", "Final model") else model
+
+
+def _sentence_case(model: str) -> str:
+    """The name of a model at the beginning of a sentence."""
+    name = _in_sentence(model)
+    return name[:1].upper() + name[1:]
 
 
 def _names(results: Results) -> list[Block]:
@@ -153,20 +194,25 @@ def _names(results: Results) -> list[Block]:
     return [Heading("The models"), Table(("", ""), tuple(described.items()), text_columns=True), Paragraph(note)]
 
 
-def _all_measures(title: str, language: LanguageResult) -> list[Block]:
+def _measures_table(models: Mapping[str, ModelResult], caption: str = "") -> Table:
+    """A row per model, and one for its change from the baseline."""
     rows: list[tuple[Cell, ...]] = []
-    for name, result in language.models.items():
+    for name, result in models.items():
         rows.append((name, *(str(level) if (level := result.levels.get(key)) else None for key in _MEASURES)))
         if result.change:
             # SLL^e is a logarithm: its relative change has no meaning.
             changes = (result.change.get(key) if key != "sll_e" else None for key in _MEASURES)
             rows.append(("change [%]", *(signed(change) for change in changes)))
+    return Table(("Model", *_MEASURES.values()), tuple(rows), caption)
+
+
+def _all_measures(title: str, language: LanguageResult) -> list[Block]:
     caption = "± is half the width of the 95 % interval. Changes are relative to the baseline, for the same users."
     if language.shared_words is not None and language.outside is not None:
         caption += (
             f" 𝒱 has {language.shared_words:,} words; {language.outside:.2f} % of the typed words are outside it."
         )
-    return [Heading(f"All measures, {title}"), Table(("Model", *_MEASURES.values()), tuple(rows), caption)]
+    return [Heading(f"All measures, {title}"), _measures_table(language.models, caption)]
 
 
 def _experiment(experiment: Experiment | None) -> list[Block]:

@@ -1,6 +1,7 @@
 """The results of a run, read from a JSON file and checked.
 
     title                    a string
+    measured                 who was measured, such as "481 test users"
     warnings                 sentences that must not be overlooked, shown at the top
     about                    names and values that describe the run
     languages.LANG.baseline  the name of the baseline among the models
@@ -16,7 +17,8 @@
     architectures            Table 2: [{preset, layers, hidden, embedding, embedding_parameters, parameters,
                              paper_embedding, paper_total, sll_e}], sizes in millions; sll_e null if not trained
     sizes                    [{model, ngrams, bytes}]; ngrams null for a model without n-grams
-    figures                  [{file, caption}]: PNG files, with paths relative to the folder of the JSON file
+    figures                  [{file, caption, dark}]: PNG files, with paths relative to the folder of the JSON file;
+                             `dark` is the figure for dark pages, and may be left out
     examples                 [{context, suggestions: {model: [words]}}]
     stages                   [{name, seconds, peak_bytes}]
     privacy                  names and values
@@ -126,6 +128,7 @@ class Results:
     """The content of a report; see the module's description."""
 
     title: str
+    measured: str | None = None
     warnings: tuple[str, ...] = ()
     about: Mapping[str, Value] = field(default_factory=dict)
     languages: Mapping[str, LanguageResult] = field(default_factory=dict)
@@ -135,7 +138,7 @@ class Results:
     clipping: Clipping | None = None
     architectures: tuple[Architecture, ...] = ()
     sizes: tuple[tuple[str, int | None, int], ...] = ()
-    figures: tuple[tuple[Path, str], ...] = ()
+    figures: tuple[tuple[Path, str, Path | None], ...] = ()
     examples: tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...] = ()
     stages: tuple[tuple[str, float, int | None], ...] = ()
     privacy: Mapping[str, Value] = field(default_factory=dict)
@@ -170,6 +173,7 @@ class _Reader:
             raise InputError(self.path, "has no title", remedy="add the entry 'title'")
         readers: dict[str, Callable[[Any, str], Any]] = {
             "title": self.text,
+            "measured": self.text,
             "config": self.text,
             "warnings": self.texts,
             "about": self.values,
@@ -306,12 +310,16 @@ class _Reader:
         count = None if ngrams is None else self.whole(ngrams, f"{place}.ngrams")
         return name, count, self.whole(item.get("bytes"), f"{place}.bytes")
 
-    def figure(self, item: dict[str, Any], place: str) -> tuple[Path, str]:
-        file = self.path.parent / self.text(item.get("file"), f"{place}.file")
+    def figure(self, item: dict[str, Any], place: str) -> tuple[Path, str, Path | None]:
+        dark = None if item.get("dark") is None else self.image(item["dark"], f"{place}.dark")
+        return self.image(item.get("file"), f"{place}.file"), self.text(item.get("caption"), f"{place}.caption"), dark
+
+    def image(self, value: Any, place: str) -> Path:
+        file = self.path.parent / self.text(value, place)
         with file.open("rb") as opened:
             if opened.read(len(_PNG)) != _PNG or file.stat().st_size > _MAX_BYTES:
                 raise InputError(file, "is not a PNG image of at most 64 MiB")
-        return file, self.text(item.get("caption"), f"{place}.caption")
+        return file
 
     def example(self, item: dict[str, Any], place: str) -> tuple[str, dict[str, tuple[str, ...]]]:
         suggestions = {}

@@ -82,9 +82,9 @@ def reported(folder: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> tuple
         path.write_text(json.dumps(told[name.removesuffix(".json")]))
     drawn: dict[str, Any] = {}
 
-    def drawing(curves: dict[str, Any], path: Path, *, chosen: list[str]) -> Path:
+    def drawing(curves: dict[str, Any], path: Path, *, chosen: list[str], dark: bool) -> Path:
         drawn.update({"curves": curves, "chosen": chosen})
-        return draw_likelihood(curves, path, chosen=chosen)
+        return draw_likelihood(curves, path, chosen=chosen, dark=dark)
 
     monkeypatch.setattr(report_stage, "draw_likelihood", drawing)
     report(Work(None, folder, paths), CONFIG, timings=lambda: STAGES)
@@ -147,7 +147,7 @@ def test_a_final_model_that_is_not_better_is_said_at_the_top(
     warning = (
         "not significantly better than the baseline on 7 test users: top-1 changes by +5.00 % (95 % interval -1.00"
     )
-    assert text.index(warning) < text.index("## The run")
+    assert text.index(warning) < text.index("## How it was made")
 
 
 def test_how_often_test_users_were_measured(told: Told) -> None:

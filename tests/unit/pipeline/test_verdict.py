@@ -14,18 +14,37 @@ def final(chosen: str, *, cased: bool = False) -> dict[str, Any]:
 
 def evaluation(value: float | None, ci95: list[float] | None) -> dict[str, Any]:
     models: dict[str, dict[str, Any]] = {
-        "Baseline": {"top1": {"value": 20.0}},
-        "Final model": {"top1": {"value": 21.0}, "change": {"top1": {"value": value, "ci95": ci95}}},
+        "Baseline": {"top1": {"value": 20.0, "ci95": [19.5, 20.5]}},
+        "Final model": {
+            "top1": {"value": 21.0, "ci95": [20.0, 22.0]},
+            "change": {"top1": {"value": value, "ci95": ci95}},
+        },
     }
-    other = {"Baseline": {"top1": {"value": 5.0}}, "Final model": {**models["Final model"], "top1": {"value": 6.0}}}
+    levels = {
+        name: {"top1": {"value": value, "ci95": None}} for name, value in (("Baseline", 5.0), ("Final model", 6.0))
+    }
+    other = {name: {**models[name], **levels[name]} for name in models}
     return {"split": "test", "users": 1234, "uncased": {"models": models}, "cased": {"models": other}}
 
 
 def test_a_better_model_needs_no_warning() -> None:
     found = verdict(final("Refit"), evaluation(5.0, [3.0, 7.0]))
-    assert (found.better, found.warnings, found.baseline, found.final) == (True, (), 20.0, 21.0)
-    assert found.change == "+5.00 % (95 % interval +3.00 to +7.00 %)"
-    assert verdict(final("Refit", cased=True), evaluation(5.0, [3.0, 7.0])).final == 6.0
+    assert (found.better, found.warnings, found.baseline.value, found.final.value) == (True, (), 20.0, 21.0)
+    assert found.sentence == (
+        "The final model is better than the baseline: 21.00 ± 1.00 % of next words right, against 20.00 ± 0.50 %, "
+        "a change of +5.00 ± 2.00 %, on 1,234 test users."
+    )
+    assert verdict(final("Refit", cased=True), evaluation(5.0, [3.0, 7.0])).final.value == 6.0
+
+
+def test_too_few_users_are_no_result() -> None:
+    found = verdict(final("Refit"), {**evaluation(53.0, [-1.0, 107.0]), "users": 3})
+    assert found.sentence.startswith("No result: 3 test users are too few to tell the final model from the baseline;")
+    assert "between -1.0 % and +107.0 %" in found.sentence
+    (said,) = found.warnings
+    assert "3 test users are too few" in said
+    small = verdict(final("Refit"), evaluation(0.5, [-0.5, 1.5]))
+    assert small.sentence.startswith("The final model and the baseline do not differ measurably on 1,234 test users;")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +53,7 @@ def test_a_better_model_needs_no_warning() -> None:
         (1.0, [-0.5, 2.5], "not significantly better than the baseline on 1,234 test users: top-1 changes by +1.00 % "
          "(95 % interval -0.50 to +2.50 %)"),
         (-2.0, [-3.0, -1.0], "worse than the baseline on 1,234 test users: top-1 changes by -2.00 %"),
-        (9.0, None, "changes by +9.00 %, without an interval, as there are too few of them"),
+        (9.0, None, "too few to tell the final model from the baseline: top-1 changes by +9.00 %, without an interval"),
         (0.0, [0.0, 0.0], "not significantly better"),
         (None, None, "changes by an unknown amount"),
     ],

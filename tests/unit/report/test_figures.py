@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
-from fedgram.evaluate.jackknife import Estimate
 from fedgram.federated.convergence import Convergence
 from fedgram.report import figures
 from fedgram.report.figures import (
-    draw_accuracies,
+    dark_twin,
     draw_distribution_convergence,
     draw_likelihood,
     draw_tail_words,
@@ -21,15 +20,16 @@ CONVERGENCE = Convergence([0.0, 0.5, -0.25, 0.1], [10, 15, 17, 18], [True, True,
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The matplotlib figures that were saved."""
+    """The matplotlib figures that were drawn, the light one first."""
     saved: list[Any] = []
-    save = figures._save
+    new = figures._new_figure
 
-    def saving(figure: Any, path: Path) -> Path:
+    def noted(theme: figures.Theme) -> tuple[Any, Any]:
+        figure, axes = new(theme)
         saved.append(figure)
-        return save(figure, path)
+        return figure, axes
 
-    monkeypatch.setattr(figures, "_save", saving)
+    monkeypatch.setattr(figures, "_new_figure", noted)
     return saved
 
 
@@ -44,8 +44,7 @@ def is_png(path: Path) -> bool:
 def test_figure_2_a(drawn: list[Any], tmp_path: Path) -> None:
     assert is_png(draw_distribution_convergence(CONVERGENCE, tmp_path / "z.png"))
     (axes,) = drawn[0].axes
-    x, y = lines(axes)["Z between the first and the second half"]
-    assert (x, y) == ([2, 3, 4], [0.5, -0.25, 0.1])  # a single round has no halves
+    assert ([2, 3, 4], [0.5, -0.25, 0.1]) in lines(axes).values()  # a single round has no halves
 
 
 def test_figure_2_b(drawn: list[Any], tmp_path: Path) -> None:
@@ -77,12 +76,12 @@ def test_seven_curves_can_be_told_apart(drawn: list[Any], tmp_path: Path) -> Non
     assert len(looks) == 7
 
 
-def test_accuracies_have_their_intervals(drawn: list[Any], tmp_path: Path) -> None:
-    levels = {"Baseline": Estimate(10.0, (9.0, 11.0)), "A_W_e": Estimate(12.0, None)}
-    assert is_png(draw_accuracies(levels, tmp_path / "accuracy.png", baseline="Baseline"))
-    (axes,) = drawn[0].axes
-    ends = [list(line.get_xdata()) for line in axes.get_lines()]
-    assert [9.0, 11.0] in ends
-    assert [12.0, 12.0] in ends
-    assert [label.get_text() for label in axes.get_yticklabels()] == list(levels)
-    assert np.diff(axes.get_ylim())[0] < 0  # the first model is on top
+def test_every_figure_has_a_dark_twin(drawn: list[Any], tmp_path: Path) -> None:
+    path = draw_likelihood({"R_W (W_30K)": [(0, -50.0), (10, -40.0)]}, tmp_path / "sll.png", dark=True)
+    assert is_png(dark_twin(path))
+    light, dark = drawn
+    assert [figure.get_facecolor()[:3] < (0.5, 0.5, 0.5) for figure in drawn] == [False, True]
+    for figure, bright in ((light, False), (dark, True)):
+        (label,) = figure.axes[0].get_legend().get_texts()
+        assert label.get_text() == "$R_{W}$ (W_30K)"
+        assert (sum(to_rgb(label.get_color())) > 1.5) == bright

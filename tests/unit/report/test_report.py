@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from fedgram.core.errors import InputError
-from fedgram.evaluate.jackknife import Estimate
 from fedgram.report.document import Block, Code, Figure, Heading, Paragraph, Table, to_html, to_markdown
-from fedgram.report.figures import draw_accuracies, draw_likelihood
+from fedgram.report.figures import draw_likelihood
 from fedgram.report.page import write_report
 from fedgram.report.published import TABLE_3, TABLE_4
 from fedgram.report.results import read_results
 
 Command = Callable[..., Any]
-_VOID = {"meta", "img", "br", "hr", "link", "input"}
+_VOID = {"meta", "source", "img", "br", "hr", "link", "input"}
 
 
 def figure(value: float, half: float = 0.5) -> dict[str, Any]:
@@ -34,8 +33,7 @@ def model(top1: float, change: float | None = None) -> dict[str, Any]:
 
 @pytest.fixture
 def results(tmp_path: Path) -> dict[str, Any]:
-    levels = {name: Estimate(10.0 + i, (9.0 + i, 11.0 + i)) for i, name in enumerate(["Baseline", "A_W_e"])}
-    draw_accuracies(levels, tmp_path / "accuracy.png", baseline="Baseline")
+    draw_likelihood({"R_W": [(0, -40.0), (9, -30.0)]}, tmp_path / "words.png", dark=True)
     curves = {f"P_{i}": [(r, -40 + i + r / 100) for r in range(0, 300, 50)] for i in range(7)}
     draw_likelihood(curves, tmp_path / "sll.png", chosen=["P_3"])
     models = {
@@ -56,7 +54,10 @@ def results(tmp_path: Path) -> dict[str, Any]:
             ],
         },
         "sizes": [{"model": "A_W_r", "ngrams": 1_500_000, "bytes": 3_950_000}],
-        "figures": [{"file": "accuracy.png", "caption": "Accuracy"}, {"file": "sll.png", "caption": "SLL^e by round"}],
+        "figures": [
+            {"file": "words.png", "caption": "Words", "dark": "words-dark.png"},
+            {"file": "sll.png", "caption": "SLL^e by round"},
+        ],
         "examples": [{"context": "new <york>", "suggestions": {"Baseline": ["the", "and"], "A_W_r": ["is"]}}],
         "stages": [{"name": "unigrams", "seconds": 12.25, "peak_bytes": 5 * 10**8}, {"name": "x", "seconds": 1.0}],
         "privacy": {"noise_multiplier": 1.1},
@@ -77,13 +78,20 @@ class Checker(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.seen: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
         assert tag not in {"script", "iframe", "object", "link"}
         for name, value in attrs:
             assert not name.startswith("on")
-            if name in ("src", "href"):
+            if name == "href":
+                assert (value or "").startswith("#")
+                self.links.append((value or "")[1:])
+            elif name == "id":
+                self.ids.append(value or "")
+            elif name in ("src", "srcset"):
                 assert (value or "").startswith("data:image/png;base64,")
                 base64.b64decode((value or "").partition(",")[2], validate=True)
         if tag not in _VOID:
@@ -101,6 +109,10 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path: Path, results: dict[str, 
     checker.close()
     assert checker.open == []
     assert checker.seen.count("img") == 2
+    assert checker.seen.count("source") == 1  # for dark pages
+    assert checker.links
+    assert set(checker.links) <= set(checker.ids)
+    assert len(set(checker.ids)) == len(checker.ids)
     assert checker.seen.count("h1") == 1
     assert "http" not in re.sub(r"http-equiv", "", text)
     assert "url(" not in text
@@ -137,7 +149,7 @@ def test_capitals_experiments_and_the_final_model(tmp_path: Path, results: dict[
     assert "packed for phones" not in text
     assert ["A\\_P\\_e", "+40.00 ± 9.00", "–", "–"] in rows_of(text, "A\\_P\\_e")
     assert ["R\\_W", "–", "0.60"] in rows_of(text, "R\\_W")
-    assert "en\\_US: A\\_P\\_e changes the top-1 accuracy by +39.10 ± 0.25 % relative to Baseline" in text
+    assert "**A\\_P\\_e is better than the baseline: 16.00 ± 0.50 % of next words right, against 11.50 ± 0.50 %" in text
     for part, value, problem in (
         ("experiment", {"users_per_arm": -1}, "experiment.change must be an object"),
         ("cased", {"en_us": {**cased, "final": "none"}}, "cased.en_us.final must be the name of one of the models"),
@@ -157,9 +169,32 @@ def test_the_tables_have_the_papers_numbers_beside_ours(tmp_path: Path, results:
     assert "Why the accuracy changes" not in text  # without a control
     assert rows_of(text, "λ = 1") == [["λ = 1", "+0.25 ± 0.50", "+0.19 ± 0.21", "-1.00 ± 0.50", "-1.33 ± 0.75"]]
     assert rows_of(text, "λ = ∞") == [["λ = ∞", "+0.10 ± 0.50", "–", "–", "–"]]
-    assert "by +50.00 ± 0.25 % relative to Baseline, from 11.50 ± 0.50 % to 17.25 ± 0.50 % of the words" in text
+    assert "17.25 ± 0.50 % of next words right, against 11.50 ± 0.50 %, a change of +50.00 ± 0.25 %" in text
     assert rows_of(text, "total") == [["total", "13.2", "–"]]
-    assert "![Accuracy](accuracy.png)" in text
+    assert "![Words](words.png)" in text
+
+
+def test_the_report_begins_with_the_result(tmp_path: Path, results: dict[str, Any]) -> None:
+    """One sentence, one chart, the final model's row; then contents, how it was made, tables."""
+    results["languages"]["en_us"]["final"], results["measured"] = "A_W_r", "481 test users"
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[0].read_text().split("</style>")[1]
+    order = ['class="lead"', 'class="chart"', "<table", "<nav", "How it was made", "The models", "tables</h2>"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "on 481 test users." in text
+    table = text[text.index("<table") : text.index("</table>")]
+    assert table.count("<tr>") == 3  # the header, the model, and its change
+    assert "17.25" in table
+    assert text.count('<div class="ours"><dt>') == 1
+    assert "Swipe to see all columns" in text
+
+
+def test_too_few_users_are_no_result(tmp_path: Path, results: dict[str, Any]) -> None:
+    results["languages"]["en_us"]["models"]["A_W_r"]["change"]["top1"] = figure(53.0, 54.0)
+    results["languages"]["en_us"]["final"], results["measured"] = "A_W_r", "3 test users"
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    assert "**No result: 3 test users are too few to tell A\\_W\\_r from the baseline; the change is between" in text
+    assert "is better than" not in text
 
 
 def test_warnings_stand_at_the_top(tmp_path: Path, results: dict[str, Any]) -> None:
@@ -167,7 +202,7 @@ def test_warnings_stand_at_the_top(tmp_path: Path, results: dict[str, Any]) -> N
     page, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
     text = page.read_text()
     assert text.index("</h1>") < text.index('class="notice"') < text.index("The baseline is &lt;best&gt;.")
-    assert text.index("The final model is worse.") < text.index("<h2>")
+    assert text.index("The final model is worse.") < text.index("<h2 ")
     assert "> **Warning**\n>\n> The baseline is \\<best\\>.\n>\n> The final model is worse." in twin.read_text()
     assert 'class="notice"' not in write_report(read_results(write(tmp_path, {"title": "t"})), tmp_path)[0].read_text()
 
@@ -219,7 +254,7 @@ def test_both_ways_of_algorithm_1_are_labelled(tmp_path: Path, results: dict[str
     places = [text.index(title) for title in titles]
     assert places == sorted(places)
     rows = [" ".join(row) for row in rows_of(text, "A_W_e")]
-    assert rows[:2] == [
+    assert rows[1:3] == [  # the first one is in the chart
         "A_W_e 16.50 ± 0.50 (+43.50 ± 0.25) 10.52 ± 0.03 (+4.9)",
         "A_W_e 15.50 ± 0.50 (+34.75 ± 0.25) 10.52 ± 0.03 (+4.9)",
     ]
@@ -292,7 +327,7 @@ def test_the_command(tmp_path: Path, results: dict[str, Any], fedgram: Command, 
     path = write(tmp_path, results)
     made = fedgram("report", path, "-o", tmp_path / "out", "--json")
     assert Path(made["page"]).stat().st_size == made["bytes"] > 20_000
-    assert "](../accuracy.png)" in Path(made["markdown"]).read_text()
+    assert "](../words.png)" in Path(made["markdown"]).read_text()
     (tmp_path / "run").mkdir()
     assert "run: has no report/results.json" in refused("report", tmp_path / "run", "-o", tmp_path / "again")
     shutil.copytree(tmp_path, tmp_path / "run" / "report", ignore=shutil.ignore_patterns("run", "out"))
