@@ -14,4 +14,4 @@ def test_javascript_types_as_python_does(tmp_path: Path) -> None:
     script = Path(__file__).parent / "check_typing.mjs"
     done = subprocess.run(["node", script, tmp_path], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout) > 250
+    assert int(done.stdout) > 430

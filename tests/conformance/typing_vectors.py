@@ -16,7 +16,9 @@ from fedgram.fgram.reader import open_model
 from fedgram.fgram.spelling import word_key
 from fedgram.keyboard.decoder import Keyboard
 from fedgram.keyboard.glide import Glider, synthesize_trail
+from fedgram.keyboard.languages import Languages
 from fedgram.keyboard.layout import load_layout, noisy_taps
+from fedgram.keyboard.multilingual import MultilingualKeyboard
 from fedgram.keyboard.personal import PersonalModel
 
 
@@ -67,13 +69,57 @@ def vectors(board: Keyboard) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def language_vectors(board: MultilingualKeyboard) -> dict[str, Any]:
+    """What two languages in one keyboard expect after text in both, with and without personal words."""
+    rng, languages = np.random.default_rng(1), board.languages
+    personal, cases = PersonalModel(languages), []
+    for n in range(60):
+        parts = [int(rng.integers(2)) for _ in range(rng.integers(0, 3))]
+        context = [
+            word
+            for language in parts
+            for word in (*_sentence(languages, language, rng), *(["</s>"] if rng.random() < 0.7 else ["Zuleica"]))
+        ]
+        lexicon = board.boards[n % 2].lexicon
+        key = lexicon.keys[int(rng.integers(len(lexicon)))]
+        places = noisy_taps(board.layout, key, 0.35, rng).round(6)
+        trail = synthesize_trail(board.layout, key, rng).round(6)
+        own = personal if n >= 40 else None
+        word = board.typing(context, own)
+        for x, y in places.tolist():
+            word.tap(x, y)
+        prefix = "" if n % 3 else key[:2]
+        cases.append([
+            context, languages.posterior(context).tolist(), prefix,
+            [[p.word, p.log_p] for p in (own or languages).predict(context, 4, prefix)],
+            places.tolist(), [[c.word, c.worth, c.is_complete, c.is_literal] for c in word.candidates(4)],
+            trail.tolist(), [[c.word, c.worth] for c in board.glide(trail, context, 4, own)],
+        ])  # fmt: skip
+        if n == 39:
+            said = [[*_sentence(languages, i % 2, rng), "Zuleica"] for i in range(20)]
+            for sentence in said:
+                personal.learn(sentence)
+    return {"layout": board.layout.name, "cases": cases, "plain": 40, "said": said}
+
+
+def _sentence(languages: Languages, language: int, rng: np.random.Generator) -> list[str]:
+    """Words that one model expects after each other."""
+    model, words = languages.models[language], list[str]()
+    while len(words) < 4:
+        words.append(model.predict(words, 8)[int(rng.integers(8))].word)
+    return words
+
+
 def write_vectors(folder: Path) -> None:
-    """Write a model and its vectors for each language."""
+    """Write a model and its vectors for each language, and those of both in one keyboard."""
     for name, model in models().items():
         if name in ("en_us", "pt_br"):
             pack(model, folder / f"{name}.fgram")
             board = Keyboard(open_model(folder / f"{name}.fgram"), load_layout(name))
             (folder / f"{name}.typing.json").write_text(json.dumps(vectors(board), ensure_ascii=False))
+    both = Languages([open_model(folder / f"{name}.fgram") for name in ("en_us", "pt_br")])
+    found = language_vectors(MultilingualKeyboard(both, load_layout("pt_br")))
+    (folder / "languages.json").write_text(json.dumps(found, ensure_ascii=False))
 
 
 if __name__ == "__main__":

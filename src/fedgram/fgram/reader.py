@@ -33,10 +33,11 @@ from fedgram.fgram.query import score_sentences, step, top_words, walk
 from fedgram.fgram.spelling import FIRST_WORD, Alphabet, find_word, key_ranges, read_alphabet, spell, spell_all
 from fedgram.fgram.unpack import Unpacked, score_unpacked, unigram_codes, unpack
 from fedgram.text.normalize import last_sentence
-from fedgram.text.vocabulary import BOS, SPECIAL, UNK
+from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK
 
 MAX_PREDICTIONS = 1000
 UNPACK_FROM = 200_000  # words in a batch from which unpacking the model pays
+_END = SPECIAL[EOS]
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # load all pages at once, for the checksum, which reads them all
 
 
@@ -49,8 +50,12 @@ class Prediction:
 
 
 def context_words(context: str | Sequence[str]) -> Sequence[str]:
-    """The words of a context: those of the last sentence of a text, or the words given."""
-    return last_sentence(context) if isinstance(context, str) else context
+    """The words of a context: those of the last sentence of a text, or the words given, after the last `</s>`."""
+    if isinstance(context, str):
+        return last_sentence(context)
+    if _END not in context:
+        return context
+    return context[len(context) - list(reversed(context)).index(_END) :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +122,7 @@ class PackedModel:
     def state(self, context: str | Sequence[str] = ()) -> LongArray:
         """The state after a context; words that are unknown as written are tried in lower case."""
         words = context_words(context)[-self.header.order :]
-        return walk(self.arrays, np.array([self._known_id(word) for word in words], np.int32), BOS)
+        return walk(self.arrays, np.array([self.known_id(word) for word in words], np.int32), BOS)
 
     def step(self, state: LongArray, word: int) -> tuple[float, LongArray]:
         """(log p(word | state), the next state)."""
@@ -150,7 +155,7 @@ class PackedModel:
         found = find_word(self.arrays, self.alphabet, self._key(word), symbols)
         return found if found >= 0 else UNK
 
-    def _known_id(self, word: str) -> int:
+    def known_id(self, word: str) -> int:
         """The id of a word as it is written, or else in lower case."""
         found = self.word_id(word)
         return found if found != UNK else self.word_id(word.lower())

@@ -11,7 +11,8 @@ import numpy as np
 
 from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.fgram.query import open_lists
-from fedgram.fgram.reader import PackedModel, context_words
+from fedgram.fgram.reader import PackedModel
+from fedgram.keyboard.languages import LOG_UNKNOWN
 from fedgram.keyboard.layout import Layout
 from fedgram.keyboard.lexicon import MAX_LETTERS, Lexicon, lexicon_of
 from fedgram.keyboard.own_words import OwnWords, align, own_words
@@ -21,7 +22,6 @@ from fedgram.keyboard.tap_search import Beam, ContextModel, TapCosts, Workspace,
 from fedgram.text.vocabulary import UNK
 
 MAX_TAPS = MAX_LETTERS + 8
-_LOG_UNKNOWN = -8.0  # the log-probability of an unknown word under a model without <unk>
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,17 @@ def mixed_candidates(
     return best_candidates(result, k)
 
 
+def typed_candidates(
+    rows: Sequence[Candidate], own: OwnWords | None, likelihoods: Sequence[FloatArray], options: TapOptions, k: int, *,
+    complete: bool,
+) -> list[Candidate]:  # fmt: skip
+    """The k best of packed models' readings of some taps, and of the user's own words."""
+    if not own or not likelihoods:
+        return best_candidates(rows, k)
+    scores = align(np.array(likelihoods), own.spelled, options.costs())
+    return mixed_candidates(rows, own, options.weight, *scores[: 1 + complete], k=k)
+
+
 class Keyboard:
     """A packed model and a layout, ready to decode taps.
 
@@ -96,8 +107,7 @@ class Keyboard:
 
     def typing(self, context: str | Sequence[str] = (), personal: PersonalModel | None = None) -> "Typing":
         """Start a new word after a context, with the model's words and the user's own."""
-        words = context_words(context)
-        return Typing(self, self.model.state(words), own_words(personal, self.layout, words))
+        return Typing(self, self.model.state(context), own_words(personal, self.layout, context))
 
     def decode(
         self, taps: FloatArray, context: str | Sequence[str] = (), k: int = 3, personal: PersonalModel | None = None
@@ -126,7 +136,7 @@ class Typing:
         greatest = float(max(model.predict_ids(state, 1)[1], default=0.0))
         self._context = ContextModel(model.arrays, open_lists(model.arrays, state), greatest)
         self.taps: list[tuple[float, float]] = []
-        self._likelihoods: list[FloatArray] = []  # of each tap, for each letter
+        self.likelihoods: list[FloatArray] = []  # of each tap, for each letter
         self._beams = [Beam(np.zeros(1, np.int32), np.zeros(1))]
 
     def tap(self, x: float, y: float) -> None:
@@ -137,16 +147,16 @@ class Typing:
         squared = board.layout.squared_distances(np.array([[x, y]]))[0]
         tap = np.maximum(-squared / (2 * options.sigma**2), options.slip)
         before = self._beams[-2] if len(self._beams) > 1 else Beam(np.zeros(0, np.int32), np.zeros(0))
-        last = self._likelihoods[-1] if self._likelihoods else tap
+        last = self.likelihoods[-1] if self.likelihoods else tap
         self.taps.append((x, y))
-        self._likelihoods.append(tap)
+        self.likelihoods.append(tap)
         self._beams.append(board.search(self._beams[-1], before, tap, last))
 
     def backspace(self) -> None:
         """Take the last tap back."""
         if self.taps:
             self.taps.pop()
-            self._likelihoods.pop()
+            self.likelihoods.pop()
             self._beams.pop()
 
     @property
@@ -159,21 +169,20 @@ class Typing:
 
         With `complete`, they may include words that the taps are only a prefix of.
         """
+        rows = self.readings(k, complete=complete)
+        return typed_candidates(rows, self.own, self.likelihoods, self.keyboard.options, k, complete=complete)
+
+    def readings(self, k: int = 3, *, complete: bool = True) -> list[Candidate]:
+        """The model's own words for the taps, in no particular order: at least the k best."""
         if not self.taps:
             return []
-        board, options, words = self.keyboard, self.keyboard.options, self.keyboard.model.words
-        best, costs = Ranked.of(k), options.costs()
-        best_words(self._context, board.lexicon.trie, self._beams[-1], costs, best)
+        board, words, best = self.keyboard, self.keyboard.model.words, Ranked.of(k)
+        best_words(self._context, board.lexicon.trie, self._beams[-1], board.options.costs(), best)
         rows = [Candidate(words[word_id], worth) for word_id, worth in best.rows()]
         if complete:
             rows += self._completions(k)
         literal = self._literal_candidate()
-        if literal:
-            rows.append(literal)
-        if not self.own:
-            return best_candidates(rows, k)
-        scores = align(np.array(self._likelihoods), self.own.spelled, costs)
-        return mixed_candidates(rows, self.own, options.weight, *scores[: 1 + complete], k=k)
+        return [*rows, literal] if literal else rows
 
     def _completions(self, k: int) -> list[Candidate]:
         """Longer words that start with one of the two best prefixes."""
@@ -200,7 +209,7 @@ class Typing:
         if literal in board.known or len(literal) < 2:
             return None
         log_p = board.model.step(self.state, UNK)[0]
-        log_p = log_p if np.isfinite(log_p) else _LOG_UNKNOWN
-        hit = sum(float(tap.max()) for tap in self._likelihoods)
+        log_p = log_p if np.isfinite(log_p) else LOG_UNKNOWN
+        hit = sum(float(tap.max()) for tap in self.likelihoods)
         worth = hit + options.weight * log_p + options.unknown * len(literal)
         return Candidate(literal, worth, is_literal=True)

@@ -17,11 +17,10 @@ from fedgram.core.arrays import FloatArray, IntArray, LongArray
 from fedgram.core.jit import kernel
 from fedgram.fgram.frame import FileArrays
 from fedgram.fgram.query import log_prob, open_lists
-from fedgram.fgram.reader import context_words
 from fedgram.keyboard.decoder import Candidate, Keyboard, mixed_candidates
 from fedgram.keyboard.layout import Layout
 from fedgram.keyboard.lexicon import Spelled, spell_keys
-from fedgram.keyboard.own_words import own_words
+from fedgram.keyboard.own_words import OwnWords, own_words
 from fedgram.keyboard.personal import PersonalModel
 from fedgram.keyboard.ranked import Ranked, insert
 
@@ -93,18 +92,29 @@ class Glider:
         self, trail: FloatArray, context: str | Sequence[str] = (), k: int = 3, personal: PersonalModel | None = None
     ) -> list[Candidate]:
         """The k most probable words, the user's own included, for a trail of (x, y) points; the best first."""
-        model, options = self.keyboard.model, self.options
+        drawn = self.draw(trail)
+        if not drawn:
+            return []
+        rows = self.readings(drawn, self.keyboard.model.state(context), k)
+        own = own_words(personal, self.keyboard.layout, context)
+        return self.with_own_words(drawn, rows, own, k) if own else rows
+
+    def draw(self, trail: FloatArray) -> Trail | None:
+        """A trail of (x, y) points, ready to be compared; None if it is no trail."""
         points = np.asarray(trail, np.float64).reshape(-1, 2)
         if len(points) < 2 or not np.isfinite(points).all():
-            return []
-        words, best = context_words(context), Ranked.of(k)
-        drawn = Trail(resample(points, POINTS), path_length(points), options.sharpness, options.reach)
-        _decode(drawn, self.places, self.templates, model.arrays, model.state(words), best)
-        rows = [Candidate(model.word(word_id), worth) for word_id, worth in best.rows()]
-        own = own_words(personal, self.keyboard.layout, words)
-        if not own:
-            return rows
-        return mixed_candidates(rows, own, 1.0, _trace(drawn, self.places, own.spelled), k=k)
+            return None
+        return Trail(resample(points, POINTS), path_length(points), self.options.sharpness, self.options.reach)
+
+    def readings(self, trail: Trail, state: LongArray, k: int) -> list[Candidate]:
+        """The k best of the model's own words for a trail, the best first."""
+        model, best = self.keyboard.model, Ranked.of(k)
+        _decode(trail, self.places, self.templates, model.arrays, state, best)
+        return [Candidate(model.word(word_id), worth) for word_id, worth in best.rows()]
+
+    def with_own_words(self, trail: Trail, rows: Sequence[Candidate], own: OwnWords, k: int) -> list[Candidate]:
+        """The k best of packed models' readings of a trail, and of the user's own words."""
+        return mixed_candidates(rows, own, 1.0, _trace(trail, self.places, own.spelled), k=k)
 
 
 @kernel

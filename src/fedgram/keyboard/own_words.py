@@ -34,7 +34,7 @@ class OwnWords:
     log_rest: float
 
 
-def own_words(personal: PersonalModel | None, layout: Layout, context: Sequence[str]) -> OwnWords | None:
+def own_words(personal: PersonalModel | None, layout: Layout, context: str | Sequence[str]) -> OwnWords | None:
     """The learned words in a context; None if no word was learned."""
     if personal is None or not personal.share:
         return None

@@ -17,14 +17,11 @@ import numpy as np
 
 from fedgram.core.arrays import FloatArray, LongArray
 from fedgram.core.errors import FedgramError
-from fedgram.core.jit import kernel
-from fedgram.fgram.frame import FileArrays
-from fedgram.fgram.query import step
 from fedgram.fgram.reader import PackedModel, Prediction, context_words
 from fedgram.fgram.spelling import word_key
+from fedgram.keyboard.languages import Languages
 from fedgram.keyboard.layout import Layout
 from fedgram.keyboard.lexicon import Spelled, spell_keys, typeable
-from fedgram.text.vocabulary import SPECIAL, UNK
 
 _BEGIN = "<s>"
 _VERSION = 1
@@ -57,7 +54,7 @@ class TypeableWords(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedWords:
-    """The learned words in no particular order, with their keys, ids in the base model, and counts.
+    """The learned words in no particular order, with their keys, ids in each base model, and counts.
 
     `place` is the index of each word. `edition` is that of the personal model.
     """
@@ -80,14 +77,15 @@ class LearnedWords:
 
 
 class PersonalModel:
-    """The user's own words on top of a packed model.
+    """The user's own words on top of a packed model, or of several languages.
 
     A context is text as it was typed, of which only the last sentence counts, or the words since the beginning of the
     sentence.
     """
 
-    def __init__(self, base: PackedModel, options: PersonalOptions | None = None) -> None:
-        self.base, self.options = base, options or PersonalOptions()
+    def __init__(self, base: PackedModel | Languages, options: PersonalOptions | None = None) -> None:
+        self.base = base if isinstance(base, Languages) else Languages([base])
+        self.options = options or PersonalOptions()
         self._words: dict[str, float] = {}
         self._pairs: dict[str, dict[str, float]] = {}
         self._unit = 1.0  # the count of one occurrence now; it grows so that older counts decay relative to it
@@ -97,9 +95,12 @@ class PersonalModel:
     def __repr__(self) -> str:
         return f"PersonalModel({len(self._words)} words)"
 
-    def learn(self, sentence: Sequence[str]) -> None:
-        """Learn from a sentence that the user sent; placeholders and very long words are not learned."""
-        before = _BEGIN
+    def learn(self, sentence: Sequence[str], after: str | None = None) -> None:
+        """Learn from a sentence that the user sent; placeholders and very long words are not learned.
+
+        `after` is the word before it, if it is only part of a sentence.
+        """
+        before = after or _BEGIN
         self.edition += 1
         for word in sentence:
             if not word or len(word) > _MAX_WORD or word.startswith("<") or word.split() != [word]:
@@ -136,8 +137,8 @@ class PersonalModel:
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     def unknown_words(self) -> list[str]:
-        """The learned words that the base model does not know."""
-        return [word for word, _ in self.learned() if self.base.word_id(word) == UNK and word not in SPECIAL]
+        """The learned words that no base model knows, also not in lower case: those that are the user's own."""
+        return [word for word, _ in self.learned() if not self.base.knows(word) and not self.base.knows(word.lower())]
 
     def forget(self, word: str) -> bool:
         """Remove a word and all its pairs; returns whether it was there."""
@@ -170,11 +171,8 @@ class PersonalModel:
 
     def log_p(self, context: str | Sequence[str], word: str) -> float:
         """Log p(word | context) under both models together."""
-        context, word_id = context_words(context), self.base.word_id(word)
-        base = -math.inf
-        if word_id != UNK or word == SPECIAL[UNK]:
-            base = self.base.step(self.base.state(context), word_id)[0]
-        mixed = (1.0 - self.share) * math.exp(base) + self.share * self.probability(_last(context), word)
+        base = float(self.base.probabilities(self.base.state(context), self.base.word_ids([word]))[0])
+        mixed = (1.0 - self.share) * base + self.share * self.probability(_last(context), word)
         return math.log(mixed) if mixed > 0.0 else -math.inf
 
     @property
@@ -182,7 +180,7 @@ class PersonalModel:
         """The learned words as arrays; rebuilt after a change."""
         if self._table is None or self._table.edition != self.edition:
             words = tuple(self._words)
-            ids = np.array([self.base.word_id(word) for word in words], np.int64)
+            ids = self.base.word_ids(words)
             counts = np.array([self._words[word] for word in words])
             place = {word: i for i, word in enumerate(words)}
             self._table = LearnedWords(self.edition, words, tuple(map(word_key, words)), ids, counts, place)
@@ -190,7 +188,7 @@ class PersonalModel:
 
     def mixed(self, context: str | Sequence[str]) -> FloatArray:
         """p(word | context) under both models together, for every word of `table`."""
-        context, table, share = context_words(context), self.table, self.share
+        table, share = self.table, self.share
         alone = table.counts / max(table.counts.sum(), 1e-300)
         before = _last(context)
         row = self._pairs.get(_BEGIN if before is None else before, {})
@@ -202,8 +200,8 @@ class PersonalModel:
                 if word in table.place:
                     learned[table.place[word]] += count
             learned /= sum(row.values()) + kinds
-        base = _log_probs(self.base.arrays, self.base.state(context), table.ids)
-        mixed: FloatArray = (1.0 - share) * np.where(table.ids == UNK, 0.0, np.exp(base)) + share * learned
+        base = self.base.probabilities(self.base.state(context), table.ids)
+        mixed: FloatArray = (1.0 - share) * base + share * learned
         return mixed
 
     def predict(self, context: str | Sequence[str] = (), k: int = 3, prefix: str = "") -> list[Prediction]:
@@ -212,7 +210,7 @@ class PersonalModel:
         A word that was not learned is only among them if it is among the k best of the base model: the words before it
         there are before it here too.
         """
-        context, share, key = context_words(context), self.share, word_key(prefix)
+        share, key = self.share, word_key(prefix)
         mixed: dict[str, float] = {}
         for p in self.base.predict(context, k, prefix):
             mixed[p.word] = (1.0 - share) * math.exp(p.log_p)
@@ -233,6 +231,16 @@ class PersonalModel:
         pairs = {u: {x: round(c / self._unit, 6) for x, c in row.items()} for u, row in self._pairs.items()}
         return json.dumps({"fedgram-personal": _VERSION, "words": words, "pairs": pairs}, ensure_ascii=False)
 
+    def add_json(self, text: str) -> None:
+        """Add the counts that `to_json` wrote, such as those of another phone, to what was learned here."""
+        other = PersonalModel(self.base, self.options)
+        other.load_json(text)
+        _add_counts(self._words, other._words, self._unit)
+        for u, row in other._pairs.items():
+            _add_counts(self._pairs.setdefault(u, {}), row, self._unit)
+        self.edition += 1
+        self._keep_within_bounds()
+
     def load_json(self, text: str) -> None:
         """Replace everything that was learned by what `to_json` wrote."""
         try:
@@ -248,17 +256,14 @@ class PersonalModel:
         self._keep_within_bounds()
 
 
-@kernel
-def _log_probs(arrays: FileArrays, state: LongArray, ids: LongArray) -> FloatArray:
-    """Log p of many words in one state."""
-    result, after = np.empty(len(ids)), np.zeros_like(state)
-    for i in range(len(ids)):
-        result[i] = step(arrays, state, ids[i], after)
-    return result
+def _last(context: str | Sequence[str]) -> str | None:
+    words = context_words(context)
+    return words[-1] if words else None
 
 
-def _last(context: Sequence[str]) -> str | None:
-    return context[-1] if context else None
+def _add_counts(row: dict[str, float], more: dict[str, float], unit: float) -> None:
+    for word, count in more.items():
+        row[word] = row.get(word, 0.0) + unit * count
 
 
 def _checked(counts: Any) -> dict[str, float]:

@@ -98,5 +98,9 @@ def last_sentence(text: str) -> list[str]:
     ['See', 'you']
     """
     sentences = normalize(text)
-    ended = not text.strip() or text.rstrip()[-1] in ".!?…" or text.endswith("\n")
-    return [] if ended or not sentences else sentences[-1]
+    return [] if is_ended(text) or not sentences else sentences[-1]
+
+
+def is_ended(text: str) -> bool:
+    """Whether the next word begins a sentence."""
+    return not text.strip() or text.rstrip()[-1] in ".!?…" or text.endswith("\n")

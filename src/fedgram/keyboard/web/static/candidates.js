@@ -48,11 +48,9 @@ export function ownWords(personal, layout, context) {
   const { words, keys, spelled } = personal.table;
   const mixed = personal.mixed(context);
   if (!spelled.has(layout.name)) {
-    const canType = (/** @type {string} */ key) =>
-      key.length > 0 && key.length <= MAX_LETTERS && Array.from(key).every((c) => layout.rank.has(c));
-    const typed = words.map((_, i) => i).filter((i) => canType(keys[i]));
-    const letters = typed.map((i) => Uint8Array.from(keys[i], (c) => /** @type {number} */ (layout.rank.get(c))));
-    spelled.set(layout.name, { typed, words: typed.map((i) => words[i]), letters });
+    const all = keys.map((key) => layout.spell(key));
+    const typed = words.map((_, i) => i).filter((i) => all[i].length > 0 && all[i].length <= MAX_LETTERS);
+    spelled.set(layout.name, { typed, words: typed.map((i) => words[i]), letters: typed.map((i) => all[i]) });
   }
   const own = /** @type {Spelled} */ (spelled.get(layout.name));
   const logP = Float64Array.from(own.typed, (i) => Math.log(Math.max(mixed[i], 1e-300)));
@@ -69,7 +67,7 @@ export function align(cost, { spelled }, { insertion, deletion, transposition, c
   const rows = [0, 1, 2].map(() => new Float64Array(MAX_LETTERS + 1));
   spelled.forEach((word, w) => {
     const n = word.length;
-    rows.forEach((row) => row.fill(-Infinity));
+    for (let j = 0; j <= n; j++) rows[0][j] = rows[1][j] = rows[2][j] = -Infinity;
     rows[0][0] = 0;
     for (let t = 1; t <= cost.length; t++) {
       const [now, last, before] = [rows[t % 3], rows[(t + 2) % 3], rows[(t + 1) % 3]];
@@ -105,4 +103,15 @@ export function mixedCandidates(rows, own, weight, worths, k) {
     best.forEach((i, n) => result.push(candidate(own.words[i], bestWorth[n], { isComplete: part === 0 })));
   });
   return bestCandidates(result, k);
+}
+
+/**
+ * The k best of packed models' readings of some taps, and of the user's own words.
+ * @param {Candidate[]} rows @param {OwnWords | null} own @param {Float64Array[]} costs @param {typeof TAP_OPTIONS} options
+ * @param {number} k @param {boolean} complete @returns {Candidate[]}
+ */
+export function typedCandidates(rows, own, costs, options, k, complete) {
+  if (!own || !costs.length) return bestCandidates(rows, k);
+  const { whole, begun } = align(costs, own, options);
+  return mixedCandidates(rows, own, options.weight, complete ? [whole, begun] : [whole], k);
 }

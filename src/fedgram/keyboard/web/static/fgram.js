@@ -96,12 +96,11 @@ export class Fgram extends Words {
     return above[i - 1] + logP;
   }
 
-  /** @param {string[]} context words @returns {State} the state behind these words at the beginning of a sentence */
+  /** @param {string[]} context words; a sentence ends at `</s>` @returns {State} the state behind the words of the last sentence */
   state(context) {
     let state = this.start();
-    for (const word of context.slice(-this.order)) {
-      state = this.step(state, this.wordId(word) || this.wordId(word.toLowerCase())).state;
-    }
+    const sentence = context.slice(context.lastIndexOf("</s>") + 1);
+    for (const word of sentence.slice(-this.order)) state = this.step(state, this.knownId(word)).state;
     return state;
   }
 

@@ -149,6 +149,11 @@ export class Words extends Lists {
     return id;
   }
 
+  /** @param {string} word @returns {number} its id as it is written, or else in lower case */
+  knownId(word) {
+    return this.wordId(word) || this.wordId(word.toLowerCase());
+  }
+
   /** @param {string} word @returns {number} */
   _findWord(word) {
     if (SPECIAL.includes(word)) return SPECIAL.indexOf(word);

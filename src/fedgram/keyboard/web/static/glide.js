@@ -6,6 +6,8 @@ import { Keyboard } from "./taps.js";
 
 /** @typedef {import("./layout.js").Point} Point */
 /** @typedef {import("./candidates.js").Candidate} Candidate */
+/** @typedef {import("./candidates.js").OwnWords} OwnWords */
+/** @typedef {import("./fgram_lists.js").State} State */
 /** @typedef {import("./personal.js").PersonalModel} PersonalModel */
 
 const POINTS = 32;
@@ -43,6 +45,14 @@ export function resample(points, count) {
   return out;
 }
 
+/** @typedef {{first: Point, last: Point, points: Float64Array, length: number}} Trail */
+
+/** @param {Point[]} trail @returns {Trail | null} ready to be compared; null if it is no trail */
+export function draw(trail) {
+  if (trail.length < 2 || !trail.every(([x, y]) => Number.isFinite(x) && Number.isFinite(y))) return null;
+  return { first: trail[0], last: trail[trail.length - 1], points: resample(trail, POINTS), length: pathLength(trail) };
+}
+
 /** @param {number} length of a word's template @param {number} trail of a trail @returns {boolean} */
 const isAboutAsLong = (length, trail) => 0.6 * length - 1 <= trail && trail <= 1.5 * length + 2;
 
@@ -71,17 +81,48 @@ export class Glider {
    * @returns {Candidate[]}
    */
   decode(trail, context = [], k = 3, personal = undefined) {
-    if (trail.length < 2 || !trail.every(([x, y]) => Number.isFinite(x) && Number.isFinite(y))) return [];
-    const { lexicon, layout, model } = this.keyboard;
+    const drawn = draw(trail);
+    if (!drawn) return [];
+    const { layout, model } = this.keyboard;
+    const rows = this.readings(drawn, model.state(context), k);
+    const own = ownWords(personal, layout, context);
+    return own ? this.withOwnWords(drawn, rows, own, k) : rows;
+  }
+
+  /** @param {Trail} trail @param {Candidate[]} rows of packed models @param {OwnWords} own @param {number} k @returns {Candidate[]} */
+  withOwnWords(trail, rows, own, k) {
+    return mixedCandidates(rows, own, 1, [this._trace(trail, own.spelled)], k);
+  }
+
+  /** @param {Trail} trail @param {State} state @param {number} k @returns {Candidate[]} the model's own words, the best first */
+  readings(trail, state, k) {
+    const { lexicon, model } = this.keyboard;
+    const { sharpness } = this.options;
+    const open = model.openLists(state);
+    /** @type {number[]} */ const best = [];
+    /** @type {number[]} */ const worth = [];
+    for (const w of this._shortlist(trail)) {
+      const id = lexicon.words[w];
+      const likely = model.logProb(open, id);
+      const most = best.length < k ? Infinity : (likely - worth[k - 1]) / sharpness;
+      if (!(most > 0) || likely === -Infinity) continue;
+      this._makeTemplate(this.spelled[w], this.length[w], trail.points, Infinity);
+      const away = this._warped(trail.points, most);
+      if (away < Infinity) insert(likely - sharpness * away, id, worth, best, k);
+    }
+    return best.map((id, i) => candidate(model.word(id), worth[i]));
+  }
+
+  /** @param {Trail} trail @returns {number[]} the words that are nearest point by point, weighed by their probability */
+  _shortlist({ first, last, points, length }) {
+    const { lexicon, layout } = this.keyboard;
     const { sharpness, reach } = this.options;
     const letters = layout.letters.length;
-    const length = pathLength(trail);
-    const points = resample(trail, POINTS);
     const near = (/** @type {Point} */ end) => layout.places.flatMap((p, n) => (distance(p, end) <= reach ? [n] : []));
     /** @type {number[]} */ const short = [];
     /** @type {number[]} */ const shortWorth = [];
-    const ends = near(trail[trail.length - 1]);
-    for (const a of near(trail[0])) {
+    const ends = near(last);
+    for (const a of near(first)) {
       for (const b of ends) {
         for (const w of this.byEnds[a * letters + b]) {
           const prior = lexicon.logP[w];
@@ -94,34 +135,17 @@ export class Glider {
         }
       }
     }
-    const open = model.openLists(model.state(context));
-    /** @type {number[]} */ const best = [];
-    /** @type {number[]} */ const worth = [];
-    for (const w of short) {
-      const id = lexicon.words[w];
-      const likely = model.logProb(open, id);
-      const most = best.length < k ? Infinity : (likely - worth[k - 1]) / sharpness;
-      if (!(most > 0) || likely === -Infinity) continue;
-      this._makeTemplate(this.spelled[w], this.length[w], points, Infinity);
-      const away = this._warped(points, most);
-      if (away < Infinity) insert(likely - sharpness * away, id, worth, best, k);
-    }
-    const rows = best.map((id, i) => candidate(model.word(id), worth[i]));
-    const own = ownWords(personal, layout, context);
-    return own ? mixedCandidates(rows, own, 1, [this._trace(trail, points, length, own.spelled)], k) : rows;
+    return short;
   }
 
-  /**
-   * @param {Point[]} trail @param {Float64Array} points @param {number} length @param {Uint8Array[]} spelled
-   * @returns {Float64Array} what a trail is worth for each of a few words
-   */
-  _trace(trail, points, length, spelled) {
+  /** @param {Trail} trail @param {Uint8Array[]} spelled @returns {Float64Array} what a trail is worth for each of a few words */
+  _trace({ first, last, points, length }, spelled) {
     const { sharpness, reach } = this.options;
     const { places } = this.keyboard.layout;
     return Float64Array.from(spelled, (word) => {
       const [a, b] = [places[word[0]], places[word[word.length - 1]]];
       const lasting = this._templateLength(word);
-      const isNear = distance(a, trail[0]) <= reach && distance(b, trail[trail.length - 1]) <= reach;
+      const isNear = distance(a, first) <= reach && distance(b, last) <= reach;
       if (!isNear || !isAboutAsLong(lasting, length)) return -Infinity;
       this._makeTemplate(word, lasting, points, Infinity);
       return -sharpness * this._warped(points, Infinity);

@@ -1,9 +1,10 @@
 // @ts-check
-/** Where the keys are. The twin of the Python module `spatial`, which says why. */
+/** Where the keys are. The twin of the Python module `layout`, which says why. */
 
 /** @typedef {[number, number]} Point in key widths from the upper left corner of the letters */
 
 const ROW_HEIGHT = 1.5;
+const SPELLED = 8192; // words whose letters are kept
 
 /** @type {Record<string, [string, number][]>} */
 const ROWS = {
@@ -25,6 +26,9 @@ const ROWS = {
   uk_ua: [["йцукенгшщзхї", 0], ["фівапролджє", 0.5], ["ґячсмитьбю", 1]],
 };
 
+/** The layouts by their names, and what people call them. @type {Record<string, string>} */
+export const LAYOUTS = { en_us: "English (US)", pt_br: "Português (BR)" };
+
 /** @param {string} text @returns {string} what one types for a text */
 export const wordKey = (text) =>
   text.toLowerCase().replace(/ß/gu, "ss").normalize("NFD").replace(/[\p{M}'’-]/gu, "");
@@ -45,6 +49,7 @@ export class Layout {
     });
     this.letters = [...new Set(this.keys.map(wordKey))];
     /** @type {Map<string, number>} */ this.rank = new Map(this.letters.map((letter, n) => [letter, n]));
+    /** @type {Map<string, Uint8Array>} */ this._spelled = new Map();
     this.owner = this.keys.map((key) => /** @type {number} */ (this.rank.get(wordKey(key))));
     this.width = Math.max(...this.centres.map((c) => c[0])) + 0.5;
     this.height = Math.max(...this.centres.map((c) => c[1])) + ROW_HEIGHT / 2;
@@ -67,6 +72,18 @@ export class Layout {
       result[this.owner[i]] = Math.min(result[this.owner[i]], (a - x) ** 2 + (b - y) ** 2);
     });
     return result;
+  }
+
+  /** @param {string} key @returns {Uint8Array} its letters as ranks; none if the layout cannot type it */
+  spell(key) {
+    let found = this._spelled.get(key);
+    if (!found) {
+      const ranks = Array.from(key, (letter) => this.rank.get(letter) ?? -1);
+      found = Uint8Array.from(ranks.includes(-1) ? [] : ranks);
+      if (this._spelled.size > SPELLED) this._spelled.clear();
+      this._spelled.set(key, found);
+    }
+    return found;
   }
 
   /** @param {string} key @returns {Point[]} a perfect typist's taps */

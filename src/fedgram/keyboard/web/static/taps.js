@@ -1,7 +1,7 @@
 // @ts-check
 /** From taps to words. The twin of the Python modules `keyboard` and `tap_search`, which say why; same numbers, same answers. */
 
-import { align, bestCandidates, candidate, mixedCandidates, ownWords } from "./candidates.js";
+import { candidate, ownWords, typedCandidates } from "./candidates.js";
 import { Fgram, UNK } from "./fgram.js";
 import { FIRST_WORD } from "./fgram_words.js";
 import { Layout } from "./layout.js";
@@ -12,7 +12,7 @@ import { Lexicon, MAX_LETTERS } from "./lexicon.js";
 /** @typedef {import("./candidates.js").OwnWords} OwnWords */
 /** @typedef {import("./personal.js").PersonalModel} PersonalModel */
 
-const MAX_TAPS = MAX_LETTERS + 8;
+export const MAX_TAPS = MAX_LETTERS + 8;
 const ROOM = 1 << 14;
 const BINS = 512;
 
@@ -161,7 +161,7 @@ export class Typing {
     /** The greatest log-probability that a word has here. */
     this._greatest = keyboard.model.topWords(state, [[FIRST_WORD, keyboard.model.size]], 1)[0]?.[1] ?? 0;
     /** @type {Point[]} */ this.taps = [];
-    /** @type {Float64Array[]} */ this._costs = [];
+    /** @type {Float64Array[]} */ this.costs = [];
     /** @type {Beam[]} */ this._beams = [{ nodes: [0], scores: [0] }];
   }
 
@@ -171,10 +171,10 @@ export class Typing {
     if (this.taps.length >= MAX_TAPS) return false;
     const cost = layout.squaredDistances([x, y]).map((d) => Math.max(-d / (2 * options.sigma ** 2), options.slip));
     const before = this._beams.length > 1 ? this._beams[this._beams.length - 2] : { nodes: [], scores: [] };
-    const last = this._costs.length ? this._costs[this._costs.length - 1] : cost;
+    const last = this.costs.length ? this.costs[this.costs.length - 1] : cost;
     this._beams.push(this.keyboard._advance(this._beams[this._beams.length - 1], before, cost, last));
     this.taps.push([x, y]);
-    this._costs.push(cost);
+    this.costs.push(cost);
     return true;
   }
 
@@ -182,7 +182,7 @@ export class Typing {
   backspace() {
     if (!this.taps.length) return;
     this.taps.pop();
-    this._costs.pop();
+    this.costs.pop();
     this._beams.pop();
   }
 
@@ -193,15 +193,18 @@ export class Typing {
 
   /** @param {number} [k] @param {boolean} [complete] words that the taps only begin may be among them @returns {Candidate[]} */
   candidates(k = 3, complete = true) {
+    return typedCandidates(this.readings(k, complete), this.own, this.costs, this.keyboard.options, k, complete);
+  }
+
+  /** @param {number} k @param {boolean} complete @returns {Candidate[]} the model's own words, at least the k best, in no order */
+  readings(k, complete) {
     if (!this.taps.length) return [];
     const { model } = this.keyboard;
     const rows = this._bestWords(k).map(([id, worth]) => candidate(model.word(id), worth));
     if (complete) rows.push(...this._completions(k));
     const literal = this._literalCandidate();
     if (literal) rows.push(literal);
-    if (!this.own) return bestCandidates(rows, k);
-    const { whole, begun } = align(this._costs, this.own, this.keyboard.options);
-    return mixedCandidates(rows, this.own, this.keyboard.options.weight, complete ? [whole, begun] : [whole], k);
+    return rows;
   }
 
   /** @param {number} k @returns {[number, number][]} */
@@ -258,7 +261,7 @@ export class Typing {
     const { literal } = this;
     if (known.has(literal) || literal.length < 2) return null;
     const { logP } = model.step(this.state, UNK);
-    const hit = this._costs.reduce((total, cost) => total + Math.max(...cost), 0);
+    const hit = this.costs.reduce((total, cost) => total + Math.max(...cost), 0);
     const worth = hit + options.weight * (Number.isFinite(logP) ? logP : -8) + options.unknown * literal.length;
     return candidate(literal, worth, { isLiteral: true });
   }

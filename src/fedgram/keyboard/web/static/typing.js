@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * From taps and trails to words, with a packed model: layouts, tap decoding, glide decoding, personal words. The twin of
- * fedgram's Python modules `spatial`, `lexicon`, `keyboard`, `glide`, `own_words` and `personal`, which say why; same numbers, same answers.
+ * fedgram's Python modules `layout`, `lexicon`, `decoder`, `glide`, `own_words`, `personal`, `languages` and `multilingual`, which say why; same numbers, same answers.
  *
  *   const board = new Keyboard(model, loadLayout("en_us"));
  *   const word = board.typing(["she", "lives", "in", "New"]);
@@ -10,8 +10,10 @@
  */
 
 export { Glider, GLIDE_OPTIONS, resample } from "./glide.js";
+export { LANGUAGE_OPTIONS, Languages } from "./languages.js";
 export { Layout, loadLayout, wordKey } from "./layout.js";
 export { Lexicon } from "./lexicon.js";
+export { MultilingualKeyboard } from "./multilingual.js";
 export { PERSONAL_OPTIONS, PersonalModel } from "./personal.js";
 export { Keyboard, TAP_OPTIONS, Typing } from "./taps.js";
 
