@@ -24,6 +24,16 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+def key_events(key: str) -> list[tuple[str, dict[str, Any]]]:
+    """The messages for one press of a key: a character, or a name such as Enter, Space or Tab."""
+    names = {"Enter": "\r", "Space": " "}
+    text = names.get(key, key if len(key) == 1 else "")
+    code = {"Enter": 13, "Space": 32, "Tab": 9, "Backspace": 8, "ArrowRight": 39, "ArrowDown": 40}.get(key, 0)
+    event = {"key": " " if key == "Space" else key, "windowsVirtualKeyCode": code}
+    down = {"type": "keyDown" if text else "rawKeyDown", "text": text, **event}
+    return [("Input.dispatchKeyEvent", down), ("Input.dispatchKeyEvent", {"type": "keyUp", **event})]
+
+
 class Chromium:
     """One browser with one page, as on a phone. Leave it with `close`."""
 
@@ -41,6 +51,8 @@ class Chromium:
         self._buffer, self._number = b"", 0
         self.requests: list[str] = []
         self.complaints: list[str] = []
+        self.handled: list[tuple[str, float]] = []
+        self._is_tracing = False
         targets = self._send("Target.getTargets", {})["targetInfos"]
         page = next(row["targetId"] for row in targets if row["type"] == "page")
         self._session = self._send("Target.attachToTarget", {"targetId": page, "flatten": True})["sessionId"]
@@ -78,6 +90,21 @@ class Chromium:
                 result: dict[str, Any] = answer["result"]
                 return result
 
+    def send_all(self, messages: Sequence[tuple[str, dict[str, Any]]], batch: int = 100) -> None:
+        """Send many messages, and wait for the answers of each batch only: events as fast as the page takes them."""
+        for first in range(0, len(messages), batch):
+            waiting = set()
+            for method, parameters in messages[first : first + batch]:
+                self._number += 1
+                waiting.add(self._number)
+                message = {"id": self._number, "method": method, "params": parameters, "sessionId": self._session}
+                os.write(self._to, json.dumps(message).encode() + b"\0")
+            while waiting:
+                answer = self._receive(60.0)
+                assert answer is not None, "events were not answered"
+                assert answer.get("id") not in waiting or "error" not in answer, answer
+                waiting.discard(answer.get("id", -1))
+
     def _receive(self, seconds: float) -> dict[str, Any] | None:
         """The next message, noted if it is an event."""
         end = monotonic() + seconds
@@ -95,6 +122,12 @@ class Chromium:
     def _note(self, message: dict[str, Any]) -> None:
         details = message.get("params", {})
         match message.get("method"):
+            case "Tracing.dataCollected":
+                for event in details["value"]:
+                    if event["name"] == "EventDispatch" and "tdur" in event:
+                        self.handled.append((event["args"]["data"]["type"], event["tdur"] / 1000))
+            case "Tracing.tracingComplete":
+                self._is_tracing = False
             case "Network.requestWillBeSent":
                 self.requests.append(details["request"]["url"])
             case "Network.webSocketCreated":
@@ -112,6 +145,24 @@ class Chromium:
                     self._number += 1
                     follow = {"id": self._number, "method": f"{domain}.enable", "sessionId": details["sessionId"]}
                     os.write(self._to, json.dumps(follow).encode() + b"\0")
+
+    def begin_trace(self) -> None:
+        """Note how long the page's event handlers compute."""
+        self.handled.clear()
+        self.send(
+            "Tracing.start", traceConfig={"includedCategories": ["devtools.timeline"]}, transferMode="ReportEvents"
+        )
+
+    def end_trace(self, *kinds: str) -> list[float]:
+        """Milliseconds on the processor of each handled event of some kinds, such as keydown, since the trace began.
+
+        Unlike time on the clock, this does not depend on what else the machine does.
+        """
+        self._is_tracing = True
+        self.send("Tracing.end")
+        while self._is_tracing:
+            assert self._receive(60.0) is not None, "the trace did not end"
+        return [ms for kind, ms in self.handled if kind in kinds]
 
     def drain(self) -> None:
         """Take in the events that have come."""
@@ -167,17 +218,17 @@ class Chromium:
         if rest:
             sleep(0.6)  # a tap right behind a movement would be taken for the end of it
 
-    def press(self, key: str) -> None:
-        """A key of a real keyboard."""
-        names = {"Enter": "\r", "Space": " "}
-        text = names.get(key, key if len(key) == 1 else "")
-        value = " " if key == "Space" else key
-        code = {"Enter": 13, "Space": 32, "Tab": 9, "Backspace": 8, "ArrowRight": 39, "ArrowDown": 40}.get(key, 0)
-        self.send(
-            "Input.dispatchKeyEvent",
-            type="keyDown" if text else "rawKeyDown", key=value, text=text, windowsVirtualKeyCode=code,
-        )  # fmt: skip
-        self.send("Input.dispatchKeyEvent", type="keyUp", key=value, windowsVirtualKeyCode=code)
+    def press(self, *keys: str) -> None:
+        """Keys of a real keyboard."""
+        self.send_all([message for key in keys for message in key_events(key)])
+
+    def hold(self, x: float, y: float, seconds: float, to: tuple[float, float] | None = None) -> None:
+        """A finger that stays for a while, then slides to another point, and is lifted."""
+        self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        sleep(seconds)
+        if to:
+            self.send("Input.dispatchTouchEvent", type="touchMove", touchPoints=[{"x": to[0], "y": to[1]}])
+        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     def named(self) -> list[tuple[str, str]]:
         """(role, name) of everything that a screen reader finds."""

@@ -102,6 +102,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.rmtree(home / "R_W.safetensors.checkpoints")
     make("phone pack model.arpa -o lm.fgram")
     make("phone pack b.arpa -o other.fgram")
+    for name in ("en_us.fgram", "pt_br.fgram"):
+        shutil.copy(home / "lm.fgram", home / name)
     ledger = Ledger.open(home / "privacy.json")
     ledger.plan("counts", Gaussian(2.0))
     ledger.spend("counts")

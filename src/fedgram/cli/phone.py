@@ -150,24 +150,29 @@ def predict_command(model: str, context: str, count: int, prefix: str, as_json: 
 
 @group.command(
     "keyboard",
-    examples=["fedgram phone keyboard lm.fgram", "fedgram phone keyboard lm.fgram --compare other.fgram --port 0"],
+    examples=[
+        "fedgram phone keyboard lm.fgram",
+        "fedgram phone keyboard en_us.fgram pt_br.fgram",
+        "fedgram phone keyboard lm.fgram --compare other.fgram --port 0",
+    ],
 )
-@click.argument("model")
-@click.option("--compare", help="Another lm.fgram, shown beside it.")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--compare", help="An lm.fgram for a second keyboard, shown beside the first.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 means any free one."
 )
-def keyboard_command(model: str, compare: str | None, host: str, port: int) -> None:
+def keyboard_command(models: tuple[str, ...], compare: str | None, host: str, port: int) -> None:
     """Serve a page to type with MODEL, an lm.fgram, until stopped.
 
-    The page decodes taps and glides and makes suggestions by itself. It works offline once loaded; no text leaves it.
+    With several models, one per language, the keyboard tells from the words which language is being typed. The page
+    decodes taps and glides and makes suggestions by itself. It works offline once loaded; no text leaves it.
     """
     try:
         import uvicorn
     except ImportError:
         raise MissingDependencyError("the web keyboard", "keyboard") from None
-    app = lazy(".keyboard.web.app:make_app")([model, *([compare] if compare else [])], host)
+    app = lazy(".keyboard.web.app:make_app")(models, host, compare)
     config = uvicorn.Config(app, host=host, port=port, log_level="critical", access_log=False)
     try:
         listening = config.bind_socket()

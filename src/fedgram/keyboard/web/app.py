@@ -14,6 +14,7 @@ from typing import Any
 from fedgram.core.errors import FedgramError, MissingDependencyError
 from fedgram.fgram.reader import open_model
 
+MAX_LANGUAGES = 3
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
@@ -76,12 +77,13 @@ def _only_for(app: Any, name: str) -> Any:
     return guarded
 
 
-def make_app(models: Sequence[str | Path], host: str = "localhost") -> Any:
-    """The application that serves the page and one or two packed models, which are opened here to check them.
+def make_app(models: Sequence[str | Path], host: str = "localhost", compare: str | Path | None = None) -> Any:
+    """The application that serves the page and the packed models, which are opened here to check them.
 
     Args:
-        models: One or two `.fgram` files.
+        models: The `.fgram` files of one keyboard, one per language.
         host: The name by which the page is opened, besides `localhost` and addresses in numbers.
+        compare: The model of a second keyboard, shown beside the first.
     """
     try:
         from starlette.applications import Starlette
@@ -90,11 +92,11 @@ def make_app(models: Sequence[str | Path], host: str = "localhost") -> Any:
         from starlette.routing import Route
     except ImportError:
         raise MissingDependencyError("the web keyboard", "keyboard") from None
-    if not 1 <= len(models) <= 2:
-        raise FedgramError(f"the web keyboard takes one model, or two to compare, not {len(models)}")
-    paths = [open_model(path).path for path in models]
+    if not 1 <= len(models) <= MAX_LANGUAGES:
+        raise FedgramError(f"a keyboard takes one model per language, at most {MAX_LANGUAGES}, not {len(models)}")
+    paths = [open_model(path).path for path in (*models, *([compare] if compare else []))]
     listed = [
-        {"name": name, "url": f"models/{i}.fgram", "bytes": path.stat().st_size}
+        {"name": name, "url": f"models/{i}.fgram", "bytes": path.stat().st_size, "keyboard": int(i >= len(models))}
         for i, (name, path) in enumerate(zip(names_of(paths), paths, strict=True))
     ]
 

@@ -32,12 +32,13 @@ def client_of(paths: Sequence[Path]) -> Any:
 
 
 def test_the_page_its_modules_and_the_models_are_served(packed: Path) -> None:
-    client = client_of([packed, packed])
+    client = testclient.TestClient(make_app([packed, packed], compare=packed), base_url="http://127.0.0.1:8000")
     page = client.get("/")
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     listed = client.get("/models.json").json()
-    assert [row["name"] for row in listed] == ["en.fgram", "en.fgram"]
+    assert [row["name"] for row in listed] == ["en.fgram"] * 3
+    assert [row["keyboard"] for row in listed] == [0, 0, 1]
     for row in listed:
         assert client.get("/" + row["url"]).content == packed.read_bytes()
         assert row["bytes"] == packed.stat().st_size
@@ -105,8 +106,8 @@ def test_models_are_checked_before_serving(packed: Path, tmp_path: Path) -> None
     (tmp_path / "bad.fgram").write_bytes(packed.read_bytes()[:-8])
     with pytest.raises(InputError):
         make_app([tmp_path / "bad.fgram"])
-    with pytest.raises(FedgramError, match="one model, or two"):
-        make_app([packed] * 3)
+    with pytest.raises(FedgramError, match="one model per language"):
+        make_app([packed] * 4)
 
 
 def test_the_page_asks_nobody_else() -> None:
@@ -134,19 +135,19 @@ def test_the_page_can_be_read_aloud() -> None:
     page = Page()
     page.feed((STATIC / "index.html").read_text())
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
-    labelled = {attributes.get("for") for tag, attributes in page.tags if tag == "label"}
     assert next(attributes["lang"] for tag, attributes in page.tags if tag == "html") == "en"
     for tag, attributes in page.tags:
-        assert tag != "input" or attributes["id"] in labelled or attributes["type"] == "checkbox"
+        assert tag != "input" or attributes.get("aria-label") or attributes["type"] == "checkbox"  # inside a label
         if "aria-labelledby" in attributes:
             assert attributes["aria-labelledby"] in ids
         if attributes.get("role") in ("img", "group"):
             assert attributes["aria-label"]
-    used = set(re.findall(r'find\("#([\w-]+)', (STATIC / "page.js").read_text()))
+    scripts = "".join(path.read_text() for path in STATIC.glob("*.js"))
+    used = set(re.findall(r'(?:find\("#|input\(")([\w-]+)', scripts))
     assert used
     assert used <= ids
     classes = {c for _, attributes in page.tags for c in (attributes.get("class") or "").split()}
-    assert set(re.findall(r'find\("\.([\w-]+)', (STATIC / "page.js").read_text())) <= classes
+    assert set(re.findall(r'find\("\.([\w-]+)', scripts)) <= classes
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="Node is not installed")

@@ -26,8 +26,15 @@ const ROWS = {
   uk_ua: [["йцукенгшщзхї", 0], ["фівапролджє", 0.5], ["ґячсмитьбю", 1]],
 };
 
+/** @param {string} name @returns {string} what people call a layout, such as Português (Brasil) */
+function titleOf(name) {
+  const tag = name.replace("_", "-");
+  const title = new Intl.DisplayNames([tag], { type: "language", languageDisplay: "standard" }).of(tag) ?? name;
+  return title[0].toUpperCase() + title.slice(1);
+}
+
 /** The layouts by their names, and what people call them. @type {Record<string, string>} */
-export const LAYOUTS = { en_us: "English (US)", pt_br: "Português (BR)" };
+export const LAYOUTS = Object.fromEntries(Object.keys(ROWS).map((name) => [name, titleOf(name)]));
 
 /** @param {string} text @returns {string} what one types for a text */
 export const wordKey = (text) =>

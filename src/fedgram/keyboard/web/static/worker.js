@@ -1,13 +1,14 @@
 // Keeps the page and its models, so that it works without a network once loaded. It asks the network first. It leaves
 // all other addresses alone, and keeps no answer of another program that listens here later: those lack the header MARK.
-const CACHE = "fedgram-keyboard-4";
+const CACHE = "fedgram-keyboard-5";
 const MARK = "Fedgram-Keyboard";
 const MODULES = [
-  "page", "session", "typing", "taps", "glide", "candidates", "lexicon", "layout", "personal", "fgram", "fgram_words",
-  "fgram_lists", "fgram_frame", "fgram_bits",
+  "page", "dom", "phone", "keys", "fingers", "real_keys", "panels", "simulation", "session", "text", "typing", "taps", "glide",
+  "candidates", "lexicon", "languages", "layout", "multilingual", "personal", "fgram", "fgram_words", "fgram_lists",
+  "fgram_frame", "fgram_bits",
 ];
 const FILES = ["./", "models.json", "static/style.css", "static/icon.svg", ...MODULES.map((name) => `static/${name}.js`)];
-const OWN = new Set([...FILES, "models/0.fgram", "models/1.fgram"].map((name) => new URL(name, self.location).href));
+const OWN = new Set([...FILES, "models/0.fgram", "models/1.fgram", "models/2.fgram", "models/3.fgram"].map((name) => new URL(name, self.location).href));
 
 self.addEventListener("install", (event) => {
   event.waitUntil((async () => {
