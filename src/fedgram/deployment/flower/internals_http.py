@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ Scope = MutableMapping[str, Any]
 Handler = Callable[[Any, Any], Any]
 """Takes a request and its message, and returns the message of the answer; raises if anything is wrong."""
 NODE = "fedgram.node"  # the key of a request's scope under which the gate puts the node that signed it
+_KEYS = 1 << 16  # public keys that are kept as they were read
 _CERTIFICATE_SECONDS = 2.0  # between looks whether the certificate has changed
 
 
@@ -47,6 +48,13 @@ def extend_superlink(middleware: Sequence[Callable[..., Any]], started: Callable
 
     extensions.get_lifespan_contexts = lambda: (lifespan,)
     setattr(import_module("uvicorn"), "run", _serve)  # noqa: B010
+    remember_keys()
+
+
+def remember_keys() -> None:
+    """Let Flower's check of signatures read each device's key once, which takes longer than the check itself."""
+    checking: Any = import_module("flwr.superlink.routers.fleet.node_auth")
+    checking.bytes_to_public_key = lru_cache(_KEYS)(checking.bytes_to_public_key)
 
 
 def extend_supernode(middleware: Callable[..., Any]) -> None:
