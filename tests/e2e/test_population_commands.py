@@ -61,7 +61,7 @@ def test_a_folder_of_exports(tmp_path: Path, fedgram: Command) -> None:
     for number in range(50):
         (folder / f"photo{number}.bmp").write_bytes(b"x")
     shown = fedgram("data", "import", folder, "-o", tmp_path / "users.parquet")
-    assert "read as whatsapp: 1 files, 2 users, 2 messages" in shown
+    assert "read as whatsapp: 1 file, 2 users, 2 messages" in shown
     assert "not read, 50 files: unrecognised format" in shown
     assert shown.count("photo") == 40
     assert "and 10 more" in shown

@@ -130,9 +130,10 @@ def import_lines(report: ImportReport) -> Iterator[str]:
         group.setdefault(str(name), []).append(file)
     for format, files in read.items():
         people, messages = len(set().union(*(file.names for file in files))), sum(file.messages for file in files)
-        yield f"  read as {format}: {len(files):,} files, {people:,} users, {messages:,} messages"
+        counted = zip((len(files), people, messages), ("file", "user", "message"), strict=True)
+        yield f"  read as {format}: " + ", ".join(f"{n:,} {what}{'s' * (n != 1)}" for n, what in counted)
     for problem, files in unread.items():
-        yield f"  not read, {len(files):,} files: {problem}"
+        yield f"  not read, {len(files):,} file{'s' * (len(files) != 1)}: {problem}"
         yield from (f"    {file.name}" for file in files[:_NAMED_FILES])
         if len(files) > _NAMED_FILES:
             yield f"    and {len(files) - _NAMED_FILES:,} more; --json lists them"

@@ -109,8 +109,8 @@ def build_command(
         "words": len(built.model.vocabulary) - len(SPECIAL),
         "held_out_perplexity": built.held_out.perplexity_without_oov,
         "held_out_oov": built.held_out.oov / max(built.held_out.words, 1),
-        **{path.name: path.stat().st_size for path in built.files},
-        "folder": str(output),
+        "files": [str(path) for path in built.files],
+        "bytes": [path.stat().st_size for path in built.files],
         "seconds": round(perf_counter() - began, 1),
     }
     show(result, as_json)
