@@ -223,7 +223,7 @@ def test_a_device_scores_no_other_models_than_the_job_names(models: dict[str, An
 
 def test_settings_that_make_no_evaluation_are_refused(models: dict[str, Any]) -> None:
     settings = scoring(models).settings()
-    wrongs: list[dict[str, Any]] = [{"models": []}, {"models": [["x", "y"]] * 17}, {"arm": "none"}, {"clip": -1.0}]
+    wrongs: list[dict[str, Any]] = [{"models": []}, {"models": [["x", "y"]] * 33}, {"arm": "none"}, {"clip": -1.0}]
     for wrong in wrongs:
         with pytest.raises(FedgramError):
             ScoringTask.from_settings(Record({**settings.fields, **wrong}, {}))
