@@ -35,8 +35,9 @@ from fedgram.core.jit import kernel
 from fedgram.distill.refit.occurrences import consistent, flow_counts, sentences_of
 
 _FURTHEST = 30.0  # by which factor shorter n-grams may change what is expected of longer ones
-_FIRST_ERROR, _LEAST_ERROR, _ERROR_STEPS = 0.3, 0.02, 4
+_FIRST_ERROR, _LEAST_ERROR, _LEAST_SCALE, _ERROR_STEPS = 0.3, 0.02, 0.01, 4
 _LIMITS, _BY_CHANCE = np.arange(4.5, 9.0, 0.1), 0.01  # of what stands out
+_HIDDEN = 4.0  # standard deviations, below which noise hides the number of sentences
 _USUAL = 4.5  # standard deviations, beyond which a count says nothing on how far others are off
 
 
@@ -68,15 +69,18 @@ def trusted_counts(model: NGramModel, ngrams: FloatArray, deviation: FloatArray)
 
     With E the count that the model expects, r = S/E how far shorter n-grams differ from theirs, and h' the history h
     without its first word, the n-gram hx is expected Ê = E(hx)·r(h)·√(r(h'x)/r(h')) times: the model knows more of hx
-    than of h'x, so that it is off by less. With v = (error·Ê)² + Ê the variance of that and s the standard deviation of
-    the noise, the trust is v / (v + s²), and S = Ê + trust·(noisy − Ê). A count that stands out from the noise is
-    taken as it is. Where s is 0, the count is exact.
+    than of h'x, so that it is off by less. With v = (error·Ê)² + κ·Ê the variance of that and s the standard deviation
+    of the noise, the trust is v / (v + s²), and S = Ê + trust·(noisy − Ê). A count that stands out from the noise is
+    taken as it is. Where s is 0, the count is exact. If noise hides even the number of sentences, nothing is believed.
     """
     if not deviation.any():
         return TrustedCounts(ngrams.astype(np.float64), np.ones(len(ngrams)))
     t = model.topology
     per_sentence, _ = summed_counts(counts_from_visits(model, expected_visits(model, tolerance=1e-11), 1.0))
-    E = max(sentences_of(t, ngrams), 1.0) * per_sentence
+    sentences = _sentences(t, ngrams, deviation, per_sentence)
+    E = max(sentences, 1.0) * per_sentence
+    if not sentences:
+        return TrustedCounts(E, np.zeros(t.arcs), np.ones(t.arcs))
     source, lower = arc_sources(t), backoff_arcs(t)
     history, words = entering_arcs(t)[source], state_lengths(t)[source]
     S, trust, change = np.empty(t.arcs), np.empty(t.arcs), np.append(np.ones(t.arcs), 1.0)  # −1 is no n-gram: 1
@@ -86,12 +90,29 @@ def trusted_counts(model: NGramModel, ngrams: FloatArray, deviation: FloatArray)
         known = change[below] / change[np.where(below >= 0, history[below], -1)]
         likely = E[of_length] * change[h] * np.sqrt(known)
         noisy, s = ngrams[of_length], deviation[of_length]
-        variance = (_relative_error(noisy, likely, s) * likely) ** 2 + likely
+        variance = _spread(noisy, likely, s)
         is_certain = (s == 0.0) | stands_out((noisy - likely) / np.maximum(s, 1e-300))
         trust[of_length] = np.where(is_certain, 1.0, variance / np.maximum(variance + s * s, 1e-300))
         S[of_length] = np.maximum(likely + trust[of_length] * (noisy - likely), 0.0)
         change[of_length] = np.clip(S[of_length] / np.maximum(E[of_length], 1e-300), 1.0 / _FURTHEST, _FURTHEST)
     return TrustedCounts(S, trust, np.maximum(S / np.maximum(E, 1e-300), 1.0 / _FURTHEST))
+
+
+def _sentences(t: Topology, ngrams: FloatArray, deviation: FloatArray, per_sentence: FloatArray) -> float:
+    """The number of sentences: that of their ends, and if noise is large, also the one that suits all words best.
+
+    0 if the noise hides it.
+    """
+    words = slice(0, int(t.first_arc[1]))
+    count, p, s = ngrams[words], per_sentence[words], deviation[words]
+    ends, noise = sentences_of(t, ngrams), sentences_of(t, deviation) ** 2
+    if not noise or not s.all():
+        return max(ends, 1.0)
+    precision = float(np.sum((p / s) ** 2))
+    by_words = float(np.sum(count * p / s**2)) / precision
+    exact = 1.0 / noise, 1.0 / (1.0 / precision + (_FIRST_ERROR * by_words) ** 2)
+    found = max((ends * exact[0] + by_words * exact[1]) / sum(exact), 1.0)
+    return found if found > _HIDDEN * sqrt(min(noise, 1.0 / precision)) else 0.0
 
 
 def stands_out(excess: FloatArray) -> BoolArray:
@@ -106,20 +127,24 @@ def stands_out(excess: FloatArray) -> BoolArray:
     return np.zeros(len(excess), bool)
 
 
-def _relative_error(noisy: FloatArray, expected: FloatArray, deviation: FloatArray) -> float:
-    """How far expected counts are off, relative to them: a fit of (noisy − expected)² − s² − expected to (error·Ê)².
+def _spread(noisy: FloatArray, expected: FloatArray, deviation: FloatArray) -> FloatArray:
+    """The variance of what is expected: (error·Ê)² + κ·Ê, fitted to (noisy − Ê)² − s².
 
-    Every square is weighted by the inverse of its variance, and those that stand out are left out.
+    κ is 1 for whole occurrences, and smaller where devices scaled their counts down. Every square is weighted by the
+    inverse of its variance, and those that stand out are left out.
     """
-    error, spread = _FIRST_ERROR, expected + deviation**2
+    error, scale = _FIRST_ERROR**2, 1.0
     for _ in range(_ERROR_STEPS):
-        variance = (error * expected) ** 2 + spread
+        variance = error * expected**2 + scale * expected + deviation**2
         usual = (np.abs(noisy - expected) < _USUAL * np.sqrt(variance)) & (variance > 0)
-        e, weight = expected[usual] ** 2, 1.0 / variance[usual] ** 2
-        square = (noisy[usual] - expected[usual]) ** 2 - spread[usual]
-        found = float(np.sum(weight * e * square) / max(np.sum(weight * e * e), 1e-300))
-        error = min(max(found, _LEAST_ERROR**2), 1.0) ** 0.5
-    return error
+        e, weight = expected[usual], 1.0 / variance[usual] ** 2
+        square = (noisy[usual] - e) ** 2 - deviation[usual] ** 2
+        fourth, third, second = (float(np.sum(weight * e**power)) for power in (4, 3, 2))
+        of_error, of_scale = float(np.sum(weight * e**2 * square)), float(np.sum(weight * e * square))
+        found = (fourth * of_scale - third * of_error) / max(fourth * second - third**2, 1e-300)
+        scale = min(max(found, _LEAST_SCALE), 1.0)
+        error = min(max((of_error - scale * third) / max(fourth, 1e-300), _LEAST_ERROR**2), 1.0)
+    return error * expected**2 + scale * expected
 
 
 def fit_counts(model: NGramModel, counts: TrustedCounts, prior: Prior) -> NGramModel:
