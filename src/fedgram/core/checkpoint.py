@@ -35,12 +35,14 @@ def read_checkpoint(path: Path, belongs_to: Mapping[str, Any]) -> tuple[int, Rec
         found, number, fields = (artefact.fields[name] for name in ("belongs_to", "number", "fields"))
         wanted = _plain(belongs_to)
         differ = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+        if type(number) is not int or not isinstance(fields, dict):
+            raise TypeError("its number or its fields are of another kind")
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(path, f"does not hold a checkpoint: {error}") from None
     if differ:
         remedy = "use the same settings, name another file or folder, or remove it"
         raise OtherWorkError(path, f"was made with other settings: {', '.join(differ)}", remedy=remedy)
-    return int(number), Record(fields, artefact.arrays)
+    return number, Record(fields, artefact.arrays)
 
 
 def made_once(path: Path | None, make: Callable[[], Record], belongs_to: Mapping[str, Any]) -> Record:

@@ -5,6 +5,7 @@ reason. Hidden files (`.name`, and `__MACOSX` in zips) are left out. A file of a
 removed afterwards; only names decide what is unpacked, and names never decide where.
 """
 
+import errno
 import re
 import zipfile
 import zlib
@@ -29,6 +30,7 @@ _MEDIA = (
     ".js",
 )  # fmt: skip
 _BLOCK = 1 << 20
+_DAMAGED = "is damaged, or packed in an unknown way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,14 @@ def _zip_files(path: Path) -> Iterator[SourceFile | Unread]:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         raise InputError(path, "is not a complete zip file", remedy="export or copy it again") from None
     with archive, TemporaryDirectory(prefix="fedgram-import-") as folder:
-        members = {_parts(m.filename): m for m in archive.infolist() if not m.is_dir()}
+        members = {_parts(m.filename): m for m in archive.infolist() if m.filename and not m.is_dir()}
         names = sorted(parts for parts in members if parts and not any(map(_is_hidden, parts)))
         above = 1 if names and all(parts[0] == path.stem and len(parts) > 1 for parts in names) else 0
         meter = Meter(path)
         for parts in names:
             name = "/".join([str(path), *parts])
-            target = Path(folder) / f"file{PurePosixPath(parts[-1]).suffix.lower()[:12]}"
+            suffix = PurePosixPath(parts[-1]).suffix.lower()
+            target = Path(folder) / f"file{suffix[:12] if suffix[1:].isalnum() and suffix.isascii() else ''}"
             problem = _not_readable(parts[-1]) or _unpack(archive, members[parts], target, meter)
             if problem:
                 yield Unread(name, problem)
@@ -126,7 +129,11 @@ def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, met
     except InputError as error:
         return f"the zip file {error.problem}; {error.remedy}"
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError):
-        return "is damaged, or packed in an unknown way"
+        return _DAMAGED
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a place outside the file; a full disk is the user's to mend
+            raise
+        return _DAMAGED
     return None
 
 
