@@ -45,7 +45,7 @@ def test_packages_that_share_the_name_of_a_function_can_be_called() -> None:
 
 
 def test_the_front_door_is_light() -> None:
-    code = "import sys, time; began = time.perf_counter(); import fedgram; seconds = time.perf_counter() - began"
+    code = "import sys, time; began = time.process_time(); import fedgram; seconds = time.process_time() - began"
     code += "; print(seconds, *sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not {"torch", "numba", "numpy", "click", "rich"} & set(found[1:])

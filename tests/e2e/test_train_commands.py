@@ -128,7 +128,7 @@ def test_workers_end_with_whoever_started_them(folder: Path, tmp_path: Path) -> 
         workers = [Path("/proc", pid) for pid in children.read_text().split()]
         assert len(workers) == 1
         process.kill()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while any(runs(worker) for worker in workers):
         assert time.monotonic() < end, "a worker is left behind"
         time.sleep(0.1)
@@ -142,7 +142,7 @@ def test_a_lost_worker_ends_the_others_with_a_line(folder: Path, tmp_path: Path,
             assert process.poll() is None
             time.sleep(0.01)
         os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=240)
     assert process.returncode == 2
     assert "Traceback" not in said
     assert "a worker process ended" in said or "another process of this training or counting has gone" in said

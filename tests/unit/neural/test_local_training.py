@@ -102,3 +102,15 @@ def test_mistakes_are_refused() -> None:
         LocalTraining(0.0)
     with pytest.raises(FedgramError, match="norm limit"):
         LocalTraining(0.1, 0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 0.0}, {"learning_rate": float("inf")}, {"learning_rate": float("nan")},
+        {"gradient_norm": 0.0}, {"dropout": 1.0}, {"dropout": -0.1},
+    ],
+)  # fmt: skip
+def test_each_number_outside_its_range_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(FedgramError):
+        LocalTraining(**wrong)

@@ -86,3 +86,27 @@ def test_sentences_in_one_row_do_not_see_each_other(shape: ModelShape) -> None:
     together = hidden_outputs(shape, weights, torch.cat((first, second)).view(1, -1))[0]
     for words, outputs in ((first, together[:3]), (second, together[3:])):
         torch.testing.assert_close(hidden_outputs(shape, weights, words.view(1, -1))[0], outputs)
+
+
+def test_the_shapes_are_those_of_table_2() -> None:
+    shapes = {name: PRESETS[name].shape for name in TABLE_2}
+    assert {name: (s.words, s.embedding, s.hidden, s.layers, s.cell, s.groups) for name, s in shapes.items()} == {
+        "W_30K": (30_000, 96, 670, 1, "cifg", 1), "P_4K-S": (4_000, 96, 670, 1, "cifg", 1),
+        "P_4K-L": (4_000, 140, 1080, 2, "cifg", 1), "P_4K-G": (4_000, 280, 1080, 2, "lstm", 5),
+        "P_16K-S": (16_000, 96, 670, 1, "cifg", 1), "P_16K-L": (16_000, 160, 670, 1, "cifg", 1),
+        "P_30K": (30_000, 96, 670, 1, "cifg", 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.cell}-{s.layers}-{s.groups}")
+def test_layers_add_to_their_input_and_the_bias_to_the_scores(shape: ModelShape) -> None:
+    """With a projection of zeros a layer adds nothing, so the embeddings of the words go to the softmax."""
+    weights = initial_weights(shape, seed=1)
+    for k in range(shape.layers):
+        weights[f"layer{k}.projection"].zero_()
+    words = torch.tensor([[BOS, 7, 9]])
+    hidden = hidden_outputs(shape, weights, words)
+    assert torch.equal(hidden, weights["embedding"][words])
+    weights["output_bias"] = torch.arange(50.0)
+    expected = weights["embedding"][words] @ weights["embedding"].T + torch.arange(50.0)
+    assert torch.allclose(logits(weights, hidden), expected, atol=1e-5)

@@ -118,6 +118,6 @@ def test_five_million_numbers_take_seconds() -> None:
 
 
 def _seconds() -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     gaussian_noise(5_000_000, 1e6, SystemRandomness())
-    return time.perf_counter() - began
+    return time.process_time() - began

@@ -46,7 +46,7 @@ workers._start = lambda *about: started.append(start(*about)) or started[-1]
 threading.Thread(target=interrupt, daemon=True).start()
 try:
     with workers.sharing(3, "time:sleep", lambda folder: {}):
-        time.sleep(60)
+        time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", [process.returncode for process in started])
 """
@@ -65,7 +65,7 @@ except FedgramError as error:
 
 def _run(text: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", text]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, start_new_session=True)
 
 
 def test_workers_that_are_interrupted_while_they_start() -> None:

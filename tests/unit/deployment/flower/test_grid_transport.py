@@ -36,7 +36,7 @@ def test_replies_that_stop_half_way_hold_up_no_others() -> None:
     slow = {"3", "77", "120"}
     transport = SlowTransport(list(names), slow)
     waiting, came = set(names), list[str]()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 200
     while len(came) < len(names) - len(slow) and time.monotonic() < until:
         replies = transport.poll(sorted(waiting), most=16)
         assert len(replies) <= 16
