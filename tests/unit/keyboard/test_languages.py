@@ -8,9 +8,10 @@ from benchmarks.two_languages import in_turns, measure, open_language
 
 from fedgram.core.errors import FedgramError
 from fedgram.fgram.spelling import word_key
+from fedgram.keyboard.decoder import Candidate
 from fedgram.keyboard.languages import LanguageOptions, Languages, typed_history
 from fedgram.keyboard.layout import load_layout, noisy_taps
-from fedgram.keyboard.multilingual import MultilingualKeyboard
+from fedgram.keyboard.multilingual import MultilingualKeyboard, merge_readings
 from fedgram.keyboard.personal import PersonalModel
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import UNK
@@ -100,9 +101,20 @@ def test_taps_and_trails_are_read_in_the_language_of_the_sentence(both: Language
     typing = board.typing(ENGLISH)
     for x, y in board.layout.typed("zulexa").tolist():
         typing.tap(x, y)
-    assert [row.word for row in typing.candidates(40) if row.is_literal] == ["zulexa"]
+    assert typing.literal == "zulexa"
     typing.backspace()
-    assert typing.literal == "zulex"
+    assert (typing.literal, len(typing.taps)) == ("zulex", 5)
+
+
+def test_what_was_hit_is_no_word_only_if_no_model_knows_it() -> None:
+    literal, known = Candidate("zulexa", -30.0, is_literal=True), Candidate("zulexa", -9.0)
+    even = np.log([0.5, 0.5])
+    (both_lack_it,) = merge_readings([[literal], [literal]], even, 0.5)
+    assert both_lack_it.is_literal
+    assert both_lack_it.worth == pytest.approx(-30.0)
+    (found,) = merge_readings([[literal], [known]], even, 0.5)
+    assert (found.is_literal, found.worth) == (False, pytest.approx(-9.0 + 0.5 * math.log(0.5)))
+    assert merge_readings([[literal], []], even, 0.5) == []
 
 
 def test_own_words_belong_to_both_languages(both: Languages) -> None:
