@@ -1,8 +1,9 @@
 """Several languages in one keyboard: packed models side by side, weighed word by word.
 
 The language l of the next word is hidden. Its posterior π_l follows from the words typed so far by Bayes' rule,
-π_l ∝ π_l · p_l(word | context), and before the next word the language may change, with a small probability. The
-keyboard then uses p(word | context) = Σ_l π_l · p_l(word | context). With one model, this is that model.
+π_l ∝ π_l · p_l(word | context); a word that no model knows says nothing. Before the next word the language may change,
+with a small probability. The keyboard uses p(word | context) = Σ_l π_l · p_l(word | context). With one model, this is
+that model.
 
 A context is text as it was typed, or its words, in which `</s>` ends a sentence. Each model sees the last sentence
 only; the posterior remembers the sentences before it.
@@ -35,7 +36,7 @@ class LanguageOptions:
 
     switch: float = 0.02  # probability of a change between two words
     sentence_switch: float = 0.05  # probability of a change between two sentences
-    unknown: float = -10.0  # the log-probability of one unknown word among all unknown words
+    unknown: float = -12.0  # the log-probability of one unknown word among all unknown words
 
 
 class LanguagesState(NamedTuple):
@@ -86,7 +87,8 @@ class Languages:
         if word == _END:
             return LanguagesState(self.start().states, self._change(state.log_posterior, options.sentence_switch))
         steps = [self._step(model, own, word) for model, own in zip(self.models, state.states, strict=True)]
-        evidence = np.array([log_p for log_p, _ in steps])
+        known = any(model.known_id(word) != UNK for model in self.models)
+        evidence = np.array([log_p if known else 0.0 for log_p, _ in steps])
         return LanguagesState(
             tuple(after for _, after in steps), self._change(state.log_posterior + evidence, options.switch)
         )

@@ -11,7 +11,7 @@ const LOG_UNKNOWN = -8;
 const MAX_PREDICTIONS = 1000;
 const END = "</s>";
 
-export const LANGUAGE_OPTIONS = Object.freeze({ switch: 0.02, sentenceSwitch: 0.05, unknown: -10 });
+export const LANGUAGE_OPTIONS = Object.freeze({ switch: 0.02, sentenceSwitch: 0.05, unknown: -12 });
 
 /** One or more packed models, each with the posterior probability of its language. */
 export class Languages {
@@ -44,7 +44,8 @@ export class Languages {
       }
       const steps = this.models.map((model, l) => this._step(model, states[l], word));
       states = steps.map(({ state }) => state);
-      logPosterior = this._change(logPosterior.map((x, l) => x + steps[l].logP), this.options.switch);
+      const isKnown = this.models.some((model) => model.knownId(word) !== UNK); // a word that nobody knows says nothing
+      logPosterior = this._change(logPosterior.map((x, l) => x + (isKnown ? steps[l].logP : 0)), this.options.switch);
     }
     return { states, logPosterior };
   }
