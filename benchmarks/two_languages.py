@@ -5,8 +5,8 @@
 
 One model per language is trained on sentences of train users, open to unknown words. The mixed text takes turns: some
 sentences of the first language's dev users, some of the second's, and so on; how many is drawn anew each time. (The
-options of `Languages` were chosen on test users, and `unknown` after a first look at dev users.) `kept` is top-1 of both models in one
-keyboard, as a share of top-1 of the right model alone, on the text of each language.
+options of `Languages` were chosen on test users, and `unknown` after a first look at dev users.) `kept` is top-1 of
+both models in one keyboard, as a share of top-1 of the right model alone, on the text of each language.
 """
 
 import argparse
