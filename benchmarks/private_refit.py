@@ -126,7 +126,7 @@ def draw(rows: list[Row], path: Path) -> None:
             axes.annotate(row["refit"], (1.0, row["top1"]), xycoords=("axes fraction", "data"), fontsize=8)
     axes.set(xscale="log", xlabel="users that the noise is scaled to", ylabel="top-1, %")
     axes.legend()
-    FigureCanvasAgg(figure).print_png(str(path))
+    FigureCanvasAgg(figure).print_figure(str(path))
 
 
 def main() -> None:

@@ -90,8 +90,7 @@ def _train(corpus: Corpus, options: InferenceOptions, *, open_vocabulary: bool) 
     if not np.any(corpus.sentences.values):
         raise FedgramError("the source's samples hold no words, so that no topology can be inferred from them")
     min_count = (1, options.min_count)[: options.order]
-    settings = {"order": options.order, "smoothing": "katz", "min_count": min_count}
-    return train(corpus, **settings, open_vocabulary=open_vocabulary)
+    return train(corpus, order=options.order, smoothing="katz", min_count=min_count, open_vocabulary=open_vocabulary)
 
 
 def _sampled(source: SourceModel, options: InferenceOptions, seed: int) -> Ragged:

@@ -13,7 +13,7 @@ al. 2017.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, inf, nan
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class FederatedAveraging(DeviceTraining):
         return Record(fields, coding_arrays(self.coding) if self.coding else {})
 
     @classmethod
-    def from_settings(cls, settings: Record) -> "FederatedAveraging":
+    def from_settings(cls, settings: Record) -> Self:
         """The task of these settings, without weights."""
         shape, plan = ModelShape(**settings.fields["shape"]), TrainingPlan.from_fields(settings.fields["plan"])
         return cls(shape, {}, plan, coding_from(settings.arrays))

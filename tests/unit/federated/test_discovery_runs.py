@@ -251,8 +251,8 @@ def test_an_interrupted_collection_resumes(tmp_path: Path, monkeypatch: pytest.M
 def test_a_discovery_beyond_the_budget_asks_nobody() -> None:
     asked: list[str] = []
 
-    def begin(what: str, *_: object, **__: object) -> Any:
-        asked.append(what)
+    def begin(description: str, total: int | None = None, *, unit: str = "") -> Any:  # noqa: ARG001
+        asked.append(description)
         return lambda *_: None
 
     with pytest.raises(BudgetError, match="discovery would exceed"):

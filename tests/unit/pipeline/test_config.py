@@ -155,7 +155,7 @@ def test_without_users_the_server_has_a_supplement_and_a_whitelist(tmp_path: Pat
     path.write_text("[population]\nsupplement = 's.txt'\nwhitelist = 'w.txt'\n")
     config = read_run_config(path)
     assert config.population.is_on_devices
-    assert (config.baselines.pooled, config.clipping.run, config.evaluation.experiment) == (False, False, False)
+    assert (config.baselines.pooled, config.clipping.run, config.evaluation.experiment) == (False, True, False)
     assert not RunConfig().population.is_on_devices
     with pytest.raises(FedgramError, match=r"architectures\.run needs users at the server"):
         replace(config, architectures=replace(config.architectures, run=True)).without_users()
