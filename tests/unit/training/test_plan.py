@@ -68,8 +68,8 @@ def test_the_server_moves_by_the_mean_change_and_its_rate_in_the_round() -> None
 
 def test_the_limit_follows_the_share_of_devices_within_it() -> None:
     """Log C ← log C − η·(share − γ), with the share limited to what is possible."""
-    plan = {"adaptive_clip": True, "weighting": "uniform", "update_norm": 2.0, "clip_rate": 0.5, "clip_target": 0.25}
-    task = a_task(server=ServerStep("momentum", 1.0, 0.0), **plan)
+    plan: dict[str, Any] = {"adaptive_clip": True, "weighting": "uniform", "update_norm": 2.0}
+    task = a_task(server=ServerStep("momentum", 1.0, 0.0), clip_rate=0.5, clip_target=0.25, **plan)
     first = next(iter(task.shape.sizes()))
     for bits, share in (([0.5, 0.5, -0.5, -0.5], 0.5), ([0.5] * 4, 1.0), ([9.0] * 4, 1.0), ([-9.0] * 4, 0.0)):
         total = Total.zero(task.size, task.bits)
