@@ -46,7 +46,7 @@ sketch_bits = 16
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audit")
-    make = ["data", "synthesize", "--users", "60", "-o", str(folder / "users.parquet")]
+    make = ["data", "synthesize", "--users", "160", "-o", str(folder / "users.parquet")]
     assert run([*make, "--supplement", str(folder / "s.txt"), "--sentences", "500"]) == 0
     assert run(["ngram", "train", str(folder / "s.txt"), "-o", str(folder / "model.arpa")]) == 0
     assert run(["ngram", "train", str(folder / "s.txt"), "--order", "2", "-o", str(folder / "b.ngram")]) == 0

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from fedgram.core.checkpoint import Checkpoints
+from fedgram.federated import devices
 from fedgram.neural.network import read_network
 from fedgram.text.normalize import uncase
 from fedgram.text.population import population_from_messages, write_population
@@ -183,7 +184,10 @@ def newest(output: Path) -> list[str]:
     return sorted(path.name for path in Path(f"{output}.checkpoints").glob("*.safetensors"))[-1:]
 
 
-def test_a_damaged_checkpoint_is_passed_over(fedgram: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over(
+    fedgram: Callable[..., Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_CHECKPOINT_PAUSE", 0.0)  # one after every round
     whole, output = tmp_path / "whole.safetensors", tmp_path / "R.safetensors"
     fedgram(*arguments(folder, whole, "--rounds", 4))
     fedgram(*arguments(folder, output, "--rounds", 4))

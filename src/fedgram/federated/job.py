@@ -32,7 +32,6 @@ _OWN = {
     "clipped-ngrams": "fedgram.distill.refit.clipped_ngrams:ClippedNGrams",
     "discovery": "fedgram.federated.discovery.prefix_level:PrefixLevel",
     "evaluation": "fedgram.evaluate.scoring_task:ScoringTask",
-    "live": "fedgram.deployment.live_task:LiveTask",
 }
 
 

@@ -73,7 +73,7 @@ def _digests(config: RunConfig, stages: Mapping[str, Mapping[str, Any]]) -> dict
     found = {Path(path).name: inputs[key] for _, key, path in config.files() if key in inputs}
     for name, noted in stages.items():
         if name != "report":
-            found |= {file: about["sha256"] for file, about in noted["files"].items()}
+            found |= {file: about["sha256"] for file, about in sorted(noted["files"].items())}
     return found
 
 

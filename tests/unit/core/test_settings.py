@@ -90,10 +90,10 @@ def test_the_digest_of_a_configuration_ignores_the_order_of_its_keys() -> None:
     assert digest(Bounds()) != digest(Bounds(rate=2.0))
 
 
-def test_a_configuration_of_more_than_a_mebibyte_is_not_read(tmp_path: Path) -> None:
+def test_a_configuration_of_more_than_256_kib_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_bytes(b"rate = 2\n#" + b"x" * ((1 << 20) - 10))
+    path.write_bytes(b"rate = 2\n#" + b"x" * ((1 << 18) - 10))
     assert read_config(path, Bounds) == Bounds(rate=2.0)
     path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(InputError, match="more than 1 MiB"):
+    with pytest.raises(InputError, match="more than 256 KiB"):
         read_config(path, Bounds)

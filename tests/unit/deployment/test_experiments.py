@@ -90,7 +90,7 @@ class World:
         rollout = Rollout(
             LocalTransport(self.devices), Releases(self.home.server), DeviceVersions(self.home.server), clock=clock
         )
-        for _ in range(5):
+        for _ in range(5 + len(self.devices) // 8):  # some devices at a time
             rollout.refresh()
             clock.sleep(1.0)
 

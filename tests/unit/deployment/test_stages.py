@@ -35,7 +35,7 @@ def test_without_users_devices_measure_too(tmp_path: Path) -> None:
     before = {stage.name: stage for stage in run_stages(config)}
     after = {stage.name: stage for stage in on_federation(Servers(home), config)(list(before.values()))}
     changed = {name for name in after if after[name].function != before[name].function}
-    assert changed == ASKING | {"baselines", "final", "evaluation"}
+    assert changed == ASKING | {"baselines", "final", "evaluation", "clipping"}
     plain = make_folder(tmp_path / "plain", FederationConfig(tls=False))
     with pytest.raises(FedgramError, match="has no devices to measure models on"):
         on_federation(Servers(plain), config)
