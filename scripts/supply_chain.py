@@ -27,7 +27,7 @@ HEAD = """\
 # To change it: install what is needed into .venv, then run scripts/lock.
 """
 ROOT = "fedgram[dev,oracles,build]"
-_FOR_US = re.compile(r"\.tar\.gz|\.zip|-(py3|py2\.py3|cp311)-[^-]+-[^-]+\.whl|-cp3\d+-abi3-[^-]+\.whl")
+_FOR_US = re.compile(r"\.tar\.gz|\.zip|-(py3\d*|py2\.py3|cp311)-[^-]+-[^-]+\.whl|-cp3\d+-abi3-[^-]+\.whl")
 
 
 def canonical(name: str) -> str:
