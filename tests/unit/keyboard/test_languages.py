@@ -113,7 +113,8 @@ def test_what_was_hit_is_no_word_only_if_no_model_knows_it() -> None:
     assert both_lack_it.is_literal
     assert both_lack_it.worth == pytest.approx(-30.0)
     (found,) = merge_readings([[literal], [known]], even, 0.5)
-    assert (found.is_literal, found.worth) == (False, pytest.approx(-9.0 + 0.5 * math.log(0.5)))
+    assert not found.is_literal
+    assert found.worth == pytest.approx(-9.0 + 0.5 * math.log(0.5))
     assert merge_readings([[literal], []], even, 0.5) == []
 
 
