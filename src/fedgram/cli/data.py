@@ -138,7 +138,7 @@ def import_lines(report: ImportReport) -> Iterator[str]:
         if len(files) > _NAMED_FILES:
             yield f"    and {len(files) - _NAMED_FILES:,} more; --json lists them"
     for reason, count in report.skipped.items():
-        yield f"  skipped {count:,} {reason}, first at {report.first_places[reason]}"
+        yield f"  skipped, {count:,}: {reason} (first: {report.first_places[reason]})"
 
 
 @group.command(

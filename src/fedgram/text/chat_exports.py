@@ -1,4 +1,4 @@
-"""Readers for the exports of chat and mail programs: WhatsApp, Telegram Desktop and mbox.
+"""Readers for the exports of chat and mail programs: Telegram Desktop and mbox (WhatsApp: `fedgram.text.whatsapp`).
 
 A reader goes through its source once and yields each entry in order: `Found` for text that a user wrote, or `Skipped`
 for anything else, with the reason. Both give the place, as `file:line`, or as `file:message 7` where a line number does
@@ -27,7 +27,7 @@ from fedgram.core.errors import InputError
 
 MAX_LINE_BYTES = 1 << 26
 TEXT_ENDINGS = (".txt", ".text", ".md")
-SYSTEM, MEDIA, DELETED = "system message", "media or attachment", "deleted message"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
             number += 1
             if len(raw) == MAX_LINE_BYTES:
                 raise InputError(path, "has a line over 64 MiB", line=number, remedy="split the line")
+            if number == 1 and raw.startswith(_UTF16):
+                raise InputError(path, "is UTF-16 text", remedy="convert it to UTF-8")
             if b"\0" in raw:
                 raise InputError(path, "is not text: it contains a NUL byte", line=number, remedy="convert it to UTF-8")
             try:
@@ -74,119 +76,6 @@ def check_text(path: Path) -> None:
     """Refuse a file that is not UTF-8 text to its end."""
     for _ in text_lines(path):
         pass
-
-
-# WhatsApp. A message starts with a date and a time and ends where the next one starts. WhatsApp marks its own text with
-# U+200E on iOS and for attachments, and puts numbers and mentions between other direction marks.
-
-_MARKS = "\u200e\u200f\u202a\u202b\u202c\u2066\u2067\u2068\u2069\ufeff"
-_NO_MARKS = dict.fromkeys(map(ord, _MARKS))
-_DATE = r"\d{1,4}[./-]\s?\d{1,2}[./-]\s?\d{1,4}\.?"
-_TIME = r"\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:\s?[ap]\.?\s?m\.?)?"
-_STAMP = rf"{_DATE}[,،]?\s(?:(?:at|à|um|klo|kl\.)\s)?{_TIME}"
-_HEADER = re.compile(rf"[{_MARKS}\s]*(?:\[{_STAMP}\]\s?|{_STAMP}\s[-–]\s)", re.IGNORECASE)
-_SENDER = re.compile(r"(.{1,100}?):(?:\s|$)")
-_FILE_NAME = re.compile(r".*\.\w{1,5} •\s*")
-_THING = (
-    "image|photo|video|video note|audio|sticker|gif|document|contact card|imagem|vídeo|áudio|figurinha|documento|"
-    "cartão do contato|imagen|tarjeta de contacto|bild|dokument|kontaktkarte|vidéo|immagine|afbeelding"
-)
-_OMITTED = (
-    "omitted|ocult[oa]|ocultad[oa]|omitid[oa]s?|não revelad[oa]|ausgeschlossen|weggelassen|ausgelassen|omise?s?|"
-    "absente?|omess[oaie]|weggelaten"
-)
-_MEDIA = re.compile(
-    rf"<[^<>]*\b(?:{_OMITTED})>|(?:{_THING}) (?:{_OMITTED})|null"
-    r"|<(?:attached|anexado|anexo|adjunto|anhang|pièce jointe|allegato|bijgevoegd)\s?: [^<>]*>"
-    r"|[^\n]+ \((?:file attached|arquivo anexado|archivo adjunto|datei angehängt|fichier joint|file allegato)\)",
-    re.IGNORECASE,
-)
-_DELETED = re.compile(
-    "(?:this message was deleted|you deleted this message|mensagem apagada|(?:esta|essa) mensagem foi apagada"
-    "|você apagou (?:esta|essa) mensagem|(?:se eliminó|eliminaste) este mensaje|diese nachricht wurde gelöscht"
-    "|du hast diese nachricht gelöscht|ce message a été supprimé|vous avez supprimé ce message"
-    "|questo messaggio è stato eliminato|hai eliminato questo messaggio|waiting for this message.*)[.]?",
-    re.IGNORECASE,
-)
-_EDITED = re.compile(
-    "<(?:this message was edited|mensagem editada|esta mensagem foi editada|se editó este mensaje"
-    "|diese nachricht wurde bearbeitet|ce message a été modifié|questo messaggio è stato modificato)>",
-    re.IGNORECASE,
-)
-
-
-def is_whatsapp_export(path: Path) -> bool:
-    """Whether the first non-blank line starts like a message of a WhatsApp export."""
-    with path.open("rb") as file:
-        head = file.read(1 << 12).decode(errors="replace")
-    return _HEADER.match(head.lstrip("\ufeff")) is not None
-
-
-def read_whatsapp(path: Path) -> Iterator[Found | Skipped]:
-    """The entries of a WhatsApp export.
-
-    Guarantees that every line is part of a message or counted as skipped. A file without any message is refused. For a
-    message with an attachment, the caption is kept.
-    """
-    lines: list[str] = []
-    begun, stamp = 0, ""
-    for number, line in text_lines(path):
-        line = line.rstrip("\r\n")
-        if header := _HEADER.match(line):
-            if begun:
-                yield _whatsapp_message(lines, f"{path}:{begun}", stamp)
-            lines, begun, stamp = [line[header.end() :]], number, header[0]
-        elif begun:
-            lines.append(line)
-        elif line.strip(_MARKS).strip():
-            yield Skipped("text before the first message", f"{path}:{number}")
-    if not begun:
-        problem = "is not a WhatsApp export: no line starts with a date and a time"
-        raise InputError(path, problem, remedy="export the chat again as text")
-    yield _whatsapp_message(lines, f"{path}:{begun}", stamp)
-
-
-def _whatsapp_message(lines: list[str], place: str, stamp: str) -> Found | Skipped:
-    sender = _SENDER.match(lines[0])
-    if sender is None or _cuts_a_quotation(sender[1]):
-        return Skipped(SYSTEM, place)
-    user = " ".join(sender[1].translate(_NO_MARKS).split())
-    written = lines[0][sender.end() :]
-    text, without = _without_placeholders([written, *lines[1:]])
-    if not text.strip() and without:
-        return Skipped(without, place)
-    if written.startswith("\u200e") and without is None:
-        return Skipped(SYSTEM, place)
-    return Found(user, text, place, stamp=stamp)
-
-
-def _cuts_a_quotation(name: str) -> bool:
-    """Whether the colon is inside a quotation, as in: Ann changed the subject to "Lunch: today"."""
-    return name.count('"') % 2 == 1 or name.count("“") != name.count("”") or name.count("«") != name.count("»")
-
-
-def _without_placeholders(lines: list[str]) -> tuple[str, str | None]:
-    """The message without WhatsApp's placeholders for media, and what they stood for.
-
-    A placeholder is the whole first line, or follows U+200E at the end of a line.
-    """
-    text = "\n".join(lines)
-    before, bracket, rest = text.rpartition("<")
-    if _EDITED.fullmatch((bracket + rest).rstrip()):
-        text = before.rstrip("\u200e ")
-    if _DELETED.fullmatch(text.strip(_MARKS).strip()):
-        return "", DELETED
-    kept, what = [], None
-    for number, line in enumerate(text.split("\n")):
-        caption, mark, _ = line.partition("\u200e")
-        placeholder = line.rpartition("\u200e")[2].strip(_MARKS).strip()
-        if (mark or number == 0) and _MEDIA.fullmatch(placeholder):
-            what = MEDIA
-            if mark and caption.strip() and not _FILE_NAME.fullmatch(caption):
-                kept.append(caption.rstrip())
-        else:
-            kept.append(line)
-    return "\n".join(kept), what
 
 
 # Telegram Desktop: result.json, either one chat or the whole account.

@@ -7,7 +7,7 @@ file, and every file in it is read by its own format (`fedgram.text.source_files
 - `text`: the plain text of one user, named by the file, or by the folder that the file is in; a line is a message, and
   blank lines are skipped.
 - `jsonl`, `csv`, `parquet`: see `fedgram.text.tables`.
-- `whatsapp`, `telegram`, `mbox`: see `fedgram.text.chat_exports`.
+- `whatsapp`: see `fedgram.text.whatsapp`; `telegram`, `mbox`: see `fedgram.text.chat_exports`.
 
 Guarantees:
 
@@ -31,15 +31,14 @@ from fedgram.text.chat_exports import (
     Found,
     Skipped,
     check_text,
-    is_whatsapp_export,
     read_mbox,
     read_telegram,
-    read_whatsapp,
     text_lines,
 )
 from fedgram.text.pseudonyms import normal_form, pseudonym
 from fedgram.text.source_files import FORMATS, SourceFile, Unread, format_of, source_files
 from fedgram.text.tables import read_csv, read_jsonl, read_parquet
+from fedgram.text.whatsapp import is_whatsapp_export, looks_like_a_chat, read_whatsapp
 
 _NOT_UNICODE_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -221,6 +220,9 @@ class _Import:
             raise InputError(source, "is plain text, which does not say who wrote it", remedy=remedy)
         if is_whatsapp_export(file.path):
             raise InputError(file.path, "is a WhatsApp chat, which has the text of several users")
+        if looks_like_a_chat(file.path):
+            problem = "looks like a chat of several users, with dates in an unknown form"
+            raise InputError(file.path, problem, remedy="write it as CSV with the columns user and text")
         if len(file.parts) > 2:
             raise InputError(file.path, "is plain text more than one folder deep, so its user is not clear")
         entry = file.parts[0]
@@ -283,7 +285,9 @@ _TABLES: dict[str, Callable[[Path, str | None, str | None], Iterator[Found | Ski
 def _problem_of(error: InputError | PermissionError) -> str:
     if isinstance(error, PermissionError):
         return "may not be opened by you"
-    return error.problem + (f" (line {error.line})" if error.line else "")
+    line = f" (line {error.line})" if error.line else ""
+    remedy = f"; {error.remedy}" if error.remedy and "format" not in error.remedy else ""  # --format is for all files
+    return error.problem + line + remedy
 
 
 def _quoted(names: Iterable[str]) -> str:

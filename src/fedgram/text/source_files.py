@@ -16,8 +16,9 @@ from tempfile import TemporaryDirectory
 
 from fedgram.core.errors import InputError
 from fedgram.core.unpacking import Meter
-from fedgram.text.chat_exports import TEXT_ENDINGS, is_whatsapp_export
+from fedgram.text.chat_exports import TEXT_ENDINGS
 from fedgram.text.tables import parse_json
+from fedgram.text.whatsapp import is_whatsapp_export
 
 FORMATS = ("text", "jsonl", "csv", "parquet", "whatsapp", "telegram", "mbox")
 _FORMAT_OF_ENDING = {

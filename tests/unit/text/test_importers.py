@@ -152,15 +152,18 @@ def test_files_of_a_folder_that_are_not_text_are_counted(tmp_path: Path, head: s
         write(tmp_path / f"{name}.txt", f"{head}hello {name}\n")
     (tmp_path / "bob.txt").write_bytes(f"{head}hi\nol\xe9\n".encode("latin-1"))
     (tmp_path / "dan.txt").write_bytes(f"{head}hi\n\0\n".encode())
+    (tmp_path / "eve.txt").write_bytes(f"{head}hi\n".encode("utf-16"))
     messages, report = read_messages([tmp_path])
     assert [message.text for message in messages] == ["hello ann", "hello cat"]
-    assert {file.format for file in report.files} == {"whatsapp" if head else "text"}
+    assert {file.format for file in report.files[:-1]} == {"whatsapp" if head else "text"}
     assert [(Path(file.name).name, file.problem) for file in report.unread] == [
-        ("bob.txt", "is not UTF-8 text (line 2)"), ("dan.txt", "is not text: it contains a NUL byte (line 2)")
-    ]  # fmt: skip
+        ("bob.txt", "is not UTF-8 text (line 2); convert it to UTF-8"),
+        ("dan.txt", "is not text: it contains a NUL byte (line 2); convert it to UTF-8"),
+        ("eve.txt", "is UTF-16 text; convert it to UTF-8"),
+    ]
     for name in ("ann", "cat"):
         (tmp_path / f"{name}.txt").unlink()
-    assert "none of its 2 files could be read (first: is not UTF-8 text (line 2))" in str(refused(tmp_path))
+    assert "none of its 3 files could be read (first: is not UTF-8 text (line 2); convert" in str(refused(tmp_path))
 
 
 def test_unknown_format_and_missing_source_are_refused(tmp_path: Path) -> None:

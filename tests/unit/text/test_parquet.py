@@ -82,13 +82,14 @@ def test_values_are_those_that_were_written(tmp_path: Path, monkeypatch: pytest.
     assert len(list(parquet_messages(tmp_path / "a.parquet"))) == 60_000 - 1_200
 
 
-def test_damaged_pages_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [255, 1])  # the last bit is the sign
+def test_damaged_pages_are_refused(tmp_path: Path, bits: int) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"user_id": ["u"] * 9, "text": [f"text {i}" for i in range(9)]}), path)
     whole = path.read_bytes()
     read, errors = 0, []
     for position in range(4, len(whole) - 8):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 255]) + whole[position + 1 :])
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ bits]) + whole[position + 1 :])
         try:
             read += len(list(parquet_messages(path)))
         except InputError as error:

@@ -76,7 +76,9 @@ def test_a_mixed_folder_gives_everybody_or_names_the_file(tmp_path: Path) -> Non
     assert {file.name.removeprefix(f"{folder}/"): file.problem for file in report.unread} == {
         "ChatExport_1/photos/photo_1.jpg": "is a picture, sound, video or document",
         "WhatsApp Chat - Bob.zip/00000012-PHOTO.jpg": "is a picture, sound, video or document",
-        "broken.csv": "a quoted field is not closed or is longer than 128 KiB (line 2)",
+        "broken.csv": (
+            "a quoted field is not closed or is longer than 128 KiB (line 2); double the quotes inside quoted fields"
+        ),
         "notes.doc": "unrecognised format",
     }
 
