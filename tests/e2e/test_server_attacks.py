@@ -192,6 +192,24 @@ def no_token_is_on_a_command_line(home: Folder, folder: Path) -> None:
     pytest.fail("no ServerApp was started")
 
 
+def a_certificate_is_replaced_at_once(home: Folder, fedgram: Callable[..., Any]) -> None:
+    """Every new connection succeeds, and after a while all are shown the new certificate."""
+    context = ssl.create_default_context(cafile=home.authority)
+
+    def shown() -> bytes | None:
+        plain = socket.create_connection(("127.0.0.1", home.config.port))
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+            return connection.getpeercert(binary_form=True)
+
+    before = shown()
+    fedgram("federation", "renew", home.path)
+    own = ssl.PEM_cert_to_DER_cert(home.server_pair.read_text().partition("-----END PRIVATE KEY-----\n")[2])
+    until = time.monotonic() + 60
+    while (now := shown()) == before and time.monotonic() < until:
+        time.sleep(0.02)
+    assert before != now == own
+
+
 def _words(path: Path) -> list[bytes]:
     with suppress(OSError):
         return path.read_bytes().rstrip(b"\0").split(b"\0")
@@ -217,3 +235,4 @@ def test_a_server_withstands_what_once_worked(
         a_device_is_revoked_at_once(home, fedgram, refused)
         a_devices_own_port_is_closed_to_others(home, tmp_path)
         no_token_is_on_a_command_line(home, tmp_path)
+        a_certificate_is_replaced_at_once(home, fedgram)

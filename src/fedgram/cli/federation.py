@@ -194,7 +194,7 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
     check_reachable(home)
     own = home.node(store.number)
     write_device_key(own)
-    if home.config.tls and (home.server / "server.key").is_file():
+    if home.config.tls and home.server_pair.is_file():
         admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
     elif not home.config.tls and home.server.is_dir():  # on this machine alone, where nobody is registered
         admit_keys(home.server, [compressed_key(read_public_key(own / "key.pub"))])

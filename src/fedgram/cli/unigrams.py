@@ -64,7 +64,7 @@ def group() -> None:
 @users_option
 @whitelist_option("Words to count, in lower case, one per line; may be given more than once.")
 @settings_options(UnigramOptions, "options")
-@settings_options(PrivacyOptions, "privacy", without=["min_devices"])
+@settings_options(PrivacyOptions, "privacy", without=["min_devices", "network_devices"])
 @ledger_options
 @split_option("train")
 @seed_option

@@ -74,15 +74,14 @@ def check_reachable(folder: Folder, *, seconds: float = 10.0) -> None:
 def check_ready_to_serve(folder: Folder, host: str) -> None:
     """Refuse to start a server without its keys, or on an address or port that it cannot have."""
     if folder.config.tls:
-        own = folder.server / "server.crt", folder.server / "server.key"
-        for path in own:
-            if not path.is_file():
-                raise InputError(path, "is missing", remedy="serve on the machine where `federation init` was run")
+        own = folder.server_pair
+        if not own.is_file():
+            raise InputError(own, "is missing", remedy="serve on the machine where `federation init` was run")
         try:
-            ssl.create_default_context().load_cert_chain(*own)
+            ssl.create_default_context().load_cert_chain(own)
         except ssl.SSLError:
-            remedy = "restore both files, or make a new federation"
-            raise InputError(own[1], "is not the key of server.crt, or is damaged", remedy=remedy) from None
+            remedy = "make them again with `fedgram federation renew`"
+            raise InputError(own, "does not hold a key and its certificate", remedy=remedy) from None
     check_free(host, folder.config.port, f"change it in {folder.path / CONFIG}")
 
 

@@ -134,6 +134,11 @@ class Folder:
         return self.path / "ca.crl"
 
     @property
+    def server_pair(self) -> Path:
+        """The server's key and its certificate: one file, so that both are replaced at once."""
+        return self.server / "server.pem"
+
+    @property
     def token(self) -> Path:
         """The secret that commands on the server's machine must know; a new one whenever the server starts."""
         return self.server / "control.token"
@@ -212,7 +217,7 @@ def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ..
     (folder.app / "README.md").write_text("The app of a fedgram federation.\n", "utf-8")
     if config.tls:
         write_authority(folder.server, config.name)
-        write_server_certificate(folder.server, config.name, [config.host, *extra_hosts])
+        write_server_certificate(folder.server_pair, config.name, [config.host, *extra_hosts])
         folder.authority.write_bytes((folder.server / "ca.crt").read_bytes())
     write_release_key(folder.server / "release.key", folder.release_key)
     _write_flower_config(folder)
@@ -223,16 +228,17 @@ def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ..
 def renew_certificate(
     folder: Folder, extra_hosts: tuple[str, ...], *, ca_key: Path | None, revoke: bool
 ) -> Path | None:
-    """Replace the server's key and certificate; returns the list of revoked certificates if the old one is on it."""
+    """Replace the server's key and certificate at once; returns the list of revoked ones if the old one is on it."""
     from fedgram.deployment.keys import revoke_certificate, write_server_certificate
 
-    if not folder.config.tls or not (folder.server / "server.crt").is_file():
+    if not folder.config.tls or not folder.server_pair.is_file():
         raise InputError(folder.path, "has no server's certificate", remedy="run this on the server's machine")
     for host in extra_hosts:
         check_host(host)
     if revoke:
-        revoke_certificate(folder.server, folder.revoked, ca_key)
-    write_server_certificate(folder.server, folder.config.name, [folder.config.host, *extra_hosts], ca_key)
+        revoke_certificate(folder.server_pair, folder.revoked, ca_key)
+    hosts = [folder.config.host, *extra_hosts]
+    write_server_certificate(folder.server_pair, folder.config.name, hosts, ca_key)
     return folder.revoked if revoke else None
 
 

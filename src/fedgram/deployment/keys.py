@@ -41,12 +41,12 @@ def write_authority(folder: Path, name: str) -> None:
     (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def write_server_certificate(folder: Path, name: str, hosts: Iterable[str], ca_key: Path | None = None) -> None:
-    """Create `server.key` and `server.crt` for these names and addresses, signed by the folder's authority.
+def write_server_certificate(pair: Path, name: str, hosts: Iterable[str], ca_key: Path | None = None) -> None:
+    """Write a new key of the server, and its certificate for these names and addresses, to one file, in one step.
 
-    The authority's key, `ca.key`, is needed for this only, and may be kept elsewhere at other times.
+    The authority of the file's folder signs it. Its key, `ca.key`, is needed for this only, and may be kept elsewhere.
     """
-    signer, issuer = _authority(folder, ca_key)
+    signer, issuer = _authority(pair.parent, ca_key)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -58,8 +58,8 @@ def write_server_certificate(folder: Path, name: str, hosts: Iterable[str], ca_k
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    write_secret(folder / "server.key", _pem(key))
-    (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    with atomic_write(pair, private=True) as file:
+        file.write(_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _authority(folder: Path, ca_key: Path | None) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -77,16 +77,16 @@ def _authority(folder: Path, ca_key: Path | None) -> tuple[ec.EllipticCurvePriva
     return signer, issuer
 
 
-def revoke_certificate(folder: Path, revoked: Path, ca_key: Path | None = None) -> None:
-    """Add the server's certificate to a list of revoked ones, which the folder's authority signs."""
-    signer, issuer = _authority(folder, ca_key)
+def revoke_certificate(pair: Path, revoked: Path, ca_key: Path | None = None) -> None:
+    """Add the server's certificate to a list of revoked ones, which the authority of its folder signs."""
+    signer, issuer = _authority(pair.parent, ca_key)
     now = datetime.datetime.now(datetime.UTC)
     earlier = x509.load_pem_x509_crl(revoked.read_bytes()) if revoked.is_file() else None
     number = earlier.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number if earlier else 0
     builder = x509.CertificateRevocationListBuilder(issuer.subject, now, now + _days(_AUTHORITY_YEARS))
     for entry in earlier or ():
         builder = builder.add_revoked_certificate(entry)
-    own = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
+    own = x509.load_pem_x509_certificate(pair.read_bytes())
     entry = x509.RevokedCertificateBuilder(own.serial_number, now).build()
     signed = builder.add_revoked_certificate(entry).add_extension(x509.CRLNumber(number + 1), False)
     with atomic_write(revoked) as file:

@@ -22,7 +22,7 @@ from fedgram.deployment.waiting import WaitNotices
 
 RUN = "run.json"  # the run that was started last, and its folder
 _POLL_SECONDS, _END_POLL_SECONDS = 0.5, 0.05
-_START_SECONDS = 60.0  # within which the process of a run must have taken the folder
+_START_SECONDS = 600.0  # within which the process of a run must have taken the folder, also on a busy machine
 _LOST_SECONDS = 3.0  # after which a run whose process has left the folder counts as lost
 _SILENT_SECONDS = 15.0  # without a heartbeat, after which a ServerApp on another machine counts as lost
 _ATTEMPTS = 5  # runs in a row that may end without an answer, not counting those that ended with the server

@@ -138,7 +138,7 @@ def test_a_federation_evaluates_and_adds_devices_that_were_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Masked, behind a server; repeated when more devices are there, and again when all have taken part."""
-    rounds = RoundsConfig(wait_for=6, idle_seconds=0.5, wait_seconds=20.0, deadline=20.0)
+    rounds = RoundsConfig(wait_for=6, idle_seconds=2.0, wait_seconds=60.0, deadline=60.0)
     home = make_folder(tmp_path / "fed", FederationConfig(tls=False, masked_with=3, test_share=1.0, rounds=rounds))
     every = with_arms(tmp_path, dict.fromkeys(TEXTS, "test"), masked=True)
     some = LocalTransport({node: d for node, d in every.devices.items() if node < 106})

@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from cryptography import x509
 
 from fedgram.core.errors import FedgramError
 from fedgram.deployment.checks import refuse_revoked
-from fedgram.deployment.flower.internals_http import reloading
+from fedgram.deployment.flower.current_certificate import CurrentCertificate
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder, renew_certificate
 from fedgram.deployment.keys import write_authority
 
@@ -25,10 +25,9 @@ def home(tmp_path: Path) -> Folder:
 @contextmanager
 def served(home: Folder) -> Iterator[int]:
     """A server that shakes hands with the federation's certificate, and takes a new one when it changes."""
-    certificate, key = home.server / "server.crt", home.server / "server.key"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    threading.Thread(target=reloading(context, certificate, key, seconds=0.01), daemon=True).start()
+    context.load_cert_chain(home.server_pair)
+    CurrentCertificate(context, home.server_pair, seconds=0.001).watch()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -47,13 +46,13 @@ def served(home: Folder) -> Iterator[int]:
         listening.shutdown(socket.SHUT_RDWR)
 
 
-def serial(home: Folder, port: int, *, revoked: Path | None = None) -> int:
-    """The serial number of the certificate that a device is shown, if it accepts it."""
+def serial(home: Folder, port: int, *, revoked: Path | None = None, host: str = "127.0.0.1") -> int:
+    """The serial number of the certificate that a device is shown, if it accepts it; only a name is told the server."""
     context = ssl.create_default_context(cafile=home.authority)
     refuse_revoked(context, revoked or home.path / "none")
     with (
         socket.create_connection(("127.0.0.1", port)) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as safe,
+        context.wrap_socket(plain, server_hostname=host) as safe,
     ):
         shown = safe.getpeercert(binary_form=True)
     assert shown is not None
@@ -61,7 +60,7 @@ def serial(home: Folder, port: int, *, revoked: Path | None = None) -> int:
 
 
 def own_serial(home: Folder) -> int:
-    return x509.load_pem_x509_certificate((home.server / "server.crt").read_bytes()).serial_number
+    return x509.load_pem_x509_certificate(home.server_pair.read_bytes()).serial_number
 
 
 def test_a_running_server_takes_a_new_certificate(home: Folder) -> None:
@@ -70,20 +69,58 @@ def test_a_running_server_takes_a_new_certificate(home: Folder) -> None:
         assert serial(home, port) == before
         assert renew_certificate(home, ("10.0.0.5",), ca_key=None, revoke=False) is None
         assert own_serial(home) != before
-        now = before
         for _ in range(1000):
-            with suppress(ssl.SSLError):  # between the new certificate and its key, a handshake may fail
-                now = serial(home, port)
-            if now != before:
+            if serial(home, port) != before:
                 break
-        assert serial(home, port) == own_serial(home)
+        assert serial(home, port) == serial(home, port, host="localhost") == own_serial(home)
     assert not home.revoked.exists()
+
+
+def test_no_handshake_fails_while_the_certificate_is_replaced(home: Folder) -> None:
+    """Each shows one of the certificates that there were; a key never meets the certificate of another."""
+    ended, known = threading.Event(), {own_serial(home)}
+
+    def renew() -> None:
+        for _ in range(60):
+            renew_certificate(home, (), ca_key=None, revoke=False)
+            known.add(own_serial(home))
+        ended.set()
+
+    with served(home) as port:
+        renewing, seen = threading.Thread(target=renew), set[int]()
+        renewing.start()
+        while not ended.is_set():
+            seen.add(serial(home, port))
+        renewing.join()
+    assert len(seen) > 1
+    assert seen <= known
+
+
+def test_a_damaged_certificate_is_not_taken(home: Folder, tmp_path: Path) -> None:
+    """Neither half a file nor a key with another certificate: the server goes on with the one it has."""
+    before, whole = own_serial(home), home.server_pair.read_bytes()
+    other = make_folder(tmp_path / "other", FederationConfig()).server_pair.read_bytes()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(home.server_pair)
+    shown = CurrentCertificate(context, home.server_pair)
+    end = whole.index(b"-----BEGIN CERTIFICATE")
+    for damaged in (whole[: end // 2], whole[:end], other[: other.index(b"-----BEGIN CERTIFICATE")] + whole[end:], b""):
+        home.server_pair.write_bytes(damaged)
+        shown.load()
+        assert shown._current is context
+    home.server_pair.unlink()
+    shown.load()
+    assert shown._current is context
+    home.server_pair.write_bytes(whole)
+    shown.load()
+    assert shown._current is not context
+    assert own_serial(home) == before
 
 
 def test_a_revoked_certificate_is_refused(home: Folder, tmp_path: Path) -> None:
     """Whoever has stolen the server's key cannot be the server for devices that have the list."""
     stolen = make_folder(tmp_path / "copy", FederationConfig())
-    for name in ("ca.crt", "server.crt", "server.key"):
+    for name in ("ca.crt", "server.pem"):
         (stolen.server / name).write_bytes((home.server / name).read_bytes())
     assert renew_certificate(home, (), ca_key=None, revoke=True) == home.revoked
     with served(stolen) as port:

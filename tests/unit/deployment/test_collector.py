@@ -42,7 +42,7 @@ from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.federated.wire import record_to_bytes, update_from_bytes
 from fedgram.text.population import population_from_messages
 
-TIMEOUTS = Timeouts(deadline=5.0, idle_seconds=0.5, wait_seconds=5.0, poll=0.01)
+TIMEOUTS = Timeouts(deadline=60.0, idle_seconds=0.5, wait_seconds=60.0, poll=0.01)
 
 
 def call_of(number: int, devices: int = 5, attempt: int = 0, **more: Any) -> RoundCall:
@@ -76,7 +76,7 @@ class Answering(threading.Thread):
         return self.wait_for(call)
 
     def wait_for(self, call: RoundCall) -> RoundSum | AbandonedAttemptError:
-        for _ in range(2000):
+        for _ in range(6000):
             if (found := self._run.sum_of(call)) is not None:
                 return found
             self.join(0.01)
@@ -84,7 +84,7 @@ class Answering(threading.Thread):
 
     def close(self, completed: bool = True) -> None:
         self._run.close(completed=completed)
-        self.join(10)
+        self.join(60)
         assert not self.is_alive()
 
 
@@ -118,7 +118,7 @@ def test_a_round_is_committed_once_in_the_journal_whoever_tells_of_it(tmp_path: 
         return None if request.group == "2" and request.action == "report" and silent else reply
 
     silent = True
-    run, timeouts = opened(tmp_path, timeouts=Timeouts(0.2, 5, 0.5, poll=0.01)), Timeouts(0.2, 5, 0.5, poll=0.01)
+    run, timeouts = opened(tmp_path, timeouts=Timeouts(2.0, 60, 0.5, poll=0.01)), Timeouts(2.0, 60, 0.5, poll=0.01)
     transport = LocalTransport(make_devices(tmp_path, TEXTS), misbehave)
     for attempt in (0, 1):  # in ServerApps of their own, the first of which does not see the end of the job
         app = Answering(run, transport)
@@ -128,7 +128,7 @@ def test_a_round_is_committed_once_in_the_journal_whoever_tells_of_it(tmp_path: 
         assert isinstance(app.answer(call_of(2, attempt=attempt)), AbandonedAttemptError)
         if attempt == 0:
             (run.folder / "order.json").unlink()
-            app.join(10)
+            app.join(60)
             run = opened(tmp_path, timeouts=timeouts)
     silent = False
     assert isinstance(app.answer(call_of(2, attempt=2)), RoundSum)

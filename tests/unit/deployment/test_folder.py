@@ -21,17 +21,17 @@ def test_a_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
     assert home.address == "fed.example:9000"
     with pytest.raises(FedgramError, match="already holds a federation"):
         make_folder(tmp_path / "fed", FederationConfig())
-    for secret in ("ca.key", "server.key"):
+    for secret in ("ca.key", "server.pem"):
         assert stat.S_IMODE((home.server / secret).stat().st_mode) == 0o600
     assert stat.S_IMODE(home.server.stat().st_mode) == 0o700
-    certificate = x509.load_pem_x509_certificate((home.server / "server.crt").read_bytes())
+    certificate = x509.load_pem_x509_certificate(home.server_pair.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert {"localhost", "fed.example"} <= set(names.get_values_for_type(x509.DNSName))
     assert "10.0.0.7" in map(str, names.get_values_for_type(x509.IPAddress))
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(home.authority.read_bytes()))
     context = ssl.create_default_context(cafile=home.authority)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.load_cert_chain(home.server / "server.crt", home.server / "server.key")
+    context.load_cert_chain(home.server_pair)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a_b", "x" * 40])

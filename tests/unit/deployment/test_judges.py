@@ -50,7 +50,7 @@ from fedgram.training.options import FedAvgOptions
 from fedgram.training.train_federated import TrainedNetwork, train_federated
 
 ARMS = {n: ("train", "train", "dev", "test")[n % 4] for n in TEXTS}
-ROUNDS = RoundsConfig(deadline=10.0, wait_seconds=20.0, idle_seconds=0.3)
+ROUNDS = RoundsConfig(deadline=60.0, wait_seconds=60.0, idle_seconds=0.3)
 OPTIONS = FedAvgOptions(
     rounds=3, devices_per_round=4, client_rate=1.0, over_selection=1.0, dropout=0.0, evaluate_every=2, dev_users=3
 )

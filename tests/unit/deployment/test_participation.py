@@ -134,7 +134,7 @@ def test_a_device_keeps_the_separation_of_masked_rounds(tmp_path: Path) -> None:
 def test_server_and_devices_agree_on_the_separation(tmp_path: Path) -> None:
     apart = Job(TRAINING.task, 5, participations=2, min_separation=3)
     devices = make_devices(tmp_path, {n: TEXTS[n % len(TEXTS)] for n in range(8)})
-    fleet = RemoteFleet(LocalTransport(devices), apart, Timeouts(wait_seconds=5, poll=0.01))
+    fleet = RemoteFleet(LocalTransport(devices), apart, Timeouts(wait_seconds=60, poll=0.01))
     found = run_rounds(apart, fleet, RunOptions(6, RoundPlan(2, 1.0, minimum=2)))
     assert found.progress.round == 6
     assert not found.progress.tally.failed  # nobody had to decline

@@ -60,8 +60,8 @@ def test_a_server_that_cannot_be_started_says_why(tmp_path: Path) -> None:
             check_ready_to_serve(home, "127.0.0.1")
     with pytest.raises(FedgramError, match=r"cannot listen on 203\.0\.113\.5"):
         check_ready_to_serve(home, "203.0.113.5")
-    (home.server / "server.key").write_text("junk")
-    with pytest.raises(FedgramError, match=r"server\.key: is not the key"):
+    home.server_pair.write_text("junk")
+    with pytest.raises(FedgramError, match=r"server\.pem: does not hold a key and its certificate; make them again"):
         check_ready_to_serve(home, "127.0.0.1")
     home.authority.write_text("junk")
     with pytest.raises(FedgramError, match=r"ca\.crt: is not a certificate"):

@@ -45,7 +45,7 @@ from fedgram.text.population import population_from_messages
 from fedgram.training.fedavg_run import DevSchedule, train
 
 NOBODY = np.zeros(0, np.int64)
-TIMEOUTS = Timeouts(deadline=5.0, wait_seconds=20.0, idle_seconds=0.5, poll=0.01)
+TIMEOUTS = Timeouts(deadline=60.0, wait_seconds=60.0, idle_seconds=0.5, poll=0.01)
 PLAIN_OR_MASKED = pytest.mark.parametrize("masking", [None, MASKING], ids=["plain", "masked"])
 
 

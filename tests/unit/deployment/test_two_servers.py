@@ -1,7 +1,6 @@
 """Two servers with six devices each share the rounds of one run: the bits of one server, and what one failing costs."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.unit.deployment.transports import (
     ONCE,
     TEXTS,
     TRAINING,
+    Clock,
     Killed,
     LocalLink,
     LocalTransport,
@@ -68,12 +68,11 @@ def two(tmp_path: Path, masking: SecureSettings | None = None, participations: i
 def sharded(
     transports: tuple[Failing, ...], job: Job[Any], timeouts: Timeouts = TIMEOUTS, least: int = 1
 ) -> ShardedFleet:
-    def sleep(seconds: float) -> None:
-        time.sleep(min(seconds, 0.02))
-
+    """Each server has a clock on which time passes when it waits: a deadline never comes because a machine is busy."""
+    clocks = [Clock() for _ in transports]
     shards = [
-        RemoteFleet(transport, job, timeouts, sleep=sleep, key_list=key_list_of(transport.devices))
-        for transport in transports
+        RemoteFleet(transport, job, timeouts, clock=clock, sleep=clock.sleep, key_list=key_list_of(transport.devices))
+        for transport, clock in zip(transports, clocks, strict=True)
     ]
     return ShardedFleet(shards, Waiting(timeouts.wait_seconds, timeouts.idle_seconds), min_devices=least)
 
@@ -172,7 +171,7 @@ def test_two_served_federations_share_a_run_that_survives_their_server_apps(
 ) -> None:
     """As `federation run --shard` does it: through folders, with ServerApps, one of which is killed in a round."""
     transports = two(tmp_path, masking, MANY)
-    rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
+    rounds = RoundsConfig(deadline=60.0, wait_seconds=60.0, idle_seconds=10.0)
     folders = [
         make_folder(tmp_path / name, FederationConfig(tls=False, masked_with=3, rounds=rounds))
         for name in ("one", "other")
@@ -206,7 +205,7 @@ def test_a_server_on_another_machine_shares_a_run_through_a_folder(
     """`federation collect` keeps its ServerApp; all that passes between the machines are files in a shared folder."""
     transports, shared = two(tmp_path, masking, MANY), tmp_path / "shared"
     shared.mkdir()
-    rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
+    rounds = RoundsConfig(deadline=60.0, wait_seconds=60.0, idle_seconds=10.0)
     near, far = (
         make_folder(tmp_path / name, FederationConfig(tls=False, masked_with=3, rounds=rounds))
         for name in ("near", "far")
@@ -231,7 +230,7 @@ def test_a_server_on_another_machine_that_is_silent_costs_its_share(
     monkeypatch.setattr(federation_devices, "_SHARD_AWAY", 0.2)
     shared = tmp_path / "shared"
     shared.mkdir()
-    rounds = RoundsConfig(deadline=5.0, wait_seconds=20.0, idle_seconds=2.0)
+    rounds = RoundsConfig(deadline=60.0, wait_seconds=60.0, idle_seconds=10.0)
     near, transports = (
         make_folder(tmp_path / "near", FederationConfig(tls=False, masked_with=3, rounds=rounds)),
         two(tmp_path, None),

@@ -177,6 +177,12 @@ def app_digest(app: Path) -> str:
     return hashlib.sha256(_bundle(app)).hexdigest()
 
 
+def load_server_app() -> None:
+    """Load what `run_server_app` needs, so that it begins at once."""
+    for name in ("flwr.superlink.runtime", "fedgram.deployment.flower.server_app"):
+        import_module(name)
+
+
 def run_server_app(address: str, token: str, authority: str) -> None:
     """Run the ServerApp of a token with Flower's own process function; `authority` is a path, or ""."""
     from queue import Queue

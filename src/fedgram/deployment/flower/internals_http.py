@@ -9,7 +9,6 @@ import binascii
 import hashlib
 import json
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
@@ -24,7 +23,6 @@ Handler = Callable[[Any, Any], Any]
 """Takes a request and its message, and returns the message of the answer; raises if anything is wrong."""
 NODE = "fedgram.node"  # the key of a request's scope under which the gate puts the node that signed it
 _KEYS = 1 << 16  # public keys that are kept as they were read
-_CERTIFICATE_SECONDS = 2.0  # between looks whether the certificate has changed
 
 
 class ForgottenRunError(FedgramError):
@@ -77,19 +75,19 @@ def extend_supernode(middleware: Callable[..., Any]) -> None:
 def _serve(*, ssl_certfile: str | None = None, ssl_keyfile: str | None = None, **options: Any) -> None:
     """What `uvicorn.run` does, without trust in headers about other addresses and without a log of requests.
 
-    A certificate that is replaced on disk is used from then on, for new connections.
+    A certificate that is replaced on disk, with its key, is used from then on, for new connections.
     """
     import uvicorn
 
     from fedgram.deployment.flower.bounded_http import BoundedProtocol
+    from fedgram.deployment.flower.current_certificate import CurrentCertificate
 
     safe = {"proxy_headers": False, "access_log": False, "server_header": False, "http": BoundedProtocol, "ws": "none"}
     config = uvicorn.Config(**{**options, **safe, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile})
     config.load()
     logging.getLogger("uvicorn.error").addFilter(_is_not_of_a_stranger)
-    if ssl_certfile and ssl_keyfile and config.ssl is not None:
-        watch = reloading(config.ssl, Path(ssl_certfile), Path(ssl_keyfile))
-        threading.Thread(target=watch, daemon=True, name="certificate").start()
+    if ssl_certfile and config.ssl is not None:
+        CurrentCertificate(config.ssl, Path(ssl_certfile)).watch()
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run()
 
@@ -97,31 +95,6 @@ def _serve(*, ssl_certfile: str | None = None, ssl_keyfile: str | None = None, *
 def _is_not_of_a_stranger(record: logging.LogRecord) -> bool:
     """Whether a line is not one of those that anybody can cause, one per request."""
     return not str(record.msg).startswith(("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket"))
-
-
-def reloading(
-    context: Any, certificate: Path, key: Path, *, seconds: float = _CERTIFICATE_SECONDS
-) -> Callable[[], None]:
-    """A function that loads a certificate and its key again whenever they change, for ever."""
-
-    def state() -> tuple[int, int] | None:
-        with suppress(OSError):
-            return certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
-        return None
-
-    loaded, pause = state(), threading.Event()
-
-    def watch() -> None:
-        nonlocal loaded
-        while not pause.wait(seconds):
-            now = state()
-            if now is None or now == loaded:
-                continue
-            with suppress(OSError):  # ssl.SSLError is one: only one of the two files was written so far
-                context.load_cert_chain(certificate, key)
-                loaded = now
-
-    return watch
 
 
 # Who asks.
@@ -226,6 +199,28 @@ def register_in_memory(state: Any, key: bytes, name: str, node: int | None, hear
         state.owner_to_node_ids[NOOP_FLWR_AID] ^= {made, node}
         made = node
     state.activate_node(made, heartbeat)
+
+
+def _waiting_server_apps(state: Any) -> list[Any]:
+    """The tasks of ServerApps that wait for a process, in the order in which they came."""
+    from flwr.common.constant import Status
+    from flwr.supercore.constant import TaskType
+
+    tasks = state.get_tasks(statuses=[Status.PENDING], order_by="pending_at", ascending=True)
+    return [task for task in tasks if task.type == TaskType.SERVER_APP]
+
+
+def server_app_waits(state: Any) -> bool:
+    """Whether a ServerApp waits for a process."""
+    return bool(_waiting_server_apps(state))
+
+
+def fail_server_app(state: Any, why: str) -> None:
+    """Let the next ServerApp that waits for a process fail."""
+    from flwr.common.constant import SubStatus
+
+    for task in _waiting_server_apps(state)[:1]:
+        state.finish_task(task.task_id, SubStatus.FAILED, why)
 
 
 def next_server_app(state: Any) -> str:

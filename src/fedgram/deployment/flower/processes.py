@@ -60,12 +60,12 @@ def _server_tls(folder: Folder) -> list[str]:
     """The options of a SuperLink that encrypts and admits registered devices only; or that does neither."""
     if not folder.config.tls:
         return ["--insecure"]
-    files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.crt", "--ssl-keyfile": "server.key"}
-    for name in files.values():
-        if not (folder.server / name).is_file():
-            remedy = "serve on the machine where `federation init` was run"
-            raise InputError(folder.server / name, "is missing", remedy=remedy)
-    options = [part for option, name in files.items() for part in (option, str(folder.server / name))]
+    pair, authority = folder.server_pair, folder.server / "ca.crt"
+    for path in (pair, authority):
+        if not path.is_file():
+            raise InputError(path, "is missing", remedy="serve on the machine where `federation init` was run")
+    files = {"--ssl-ca-certfile": authority, "--ssl-certfile": pair, "--ssl-keyfile": pair}
+    options = [part for option, path in files.items() for part in (option, str(path))]
     return [*options, "--enable-supernode-auth"]
 
 
