@@ -1,12 +1,14 @@
 """The refit under privacy: top-1 and perplexity over ε and the size of the population that the noise is scaled to.
 
-    python -m benchmarks.private_refit measure MODEL.ngram --users users.parquet --save NAME [--workers 16]
-        [--split dev] [--epsilon 1 3.42 8] [--populations 0 100_000 1_000_000 10_000_000] [--privacy dp threshold none]
+    python -m benchmarks.private_refit measure MODEL.ngram --users users.parquet --public A_W.ngram --save NAME
+        [--workers 16] [--split dev] [--privacy dp threshold none] [--network-devices 2 3 5 10] [--epsilon 1 3.42 8]
+        [--populations 0 100_000 1_000_000 10_000_000]
     python -m benchmarks.private_refit show benchmarks/results/NAME.json … -o docs/results
 
 MODEL is any n-gram model that the server has: `A_W_wide.ngram` of a run, distilled from its network, or `A_W.ngram`,
 that of the supplement. The users of a real population are few, so each stands for many: the noise is what it would be
-in a population of the given size (docs/privacy.md: simulated); 0 is the number of users that there are. Noise is drawn
+in a population of the given size (docs/privacy.md: simulated); 0 is the number of users that there are. PUBLIC is the
+model of public text, whose n-grams stay with the threshold. Noise is drawn
 from a seed, so that the table is repeatable. Users of `train` count, and those of the split are measured. `show` prints
 the table, and draws privacy-NAME.png.
 """
@@ -41,8 +43,14 @@ Row = dict[str, Any]
 def settings(given: argparse.Namespace, devices: int) -> Iterator[tuple[Row, PrivacyOptions]]:
     """Every cell of the table, with what it is."""
     for protection in given.privacy:
+        if protection == "none":
+            yield {"refit": "none"}, PrivacyOptions("none")
+        for least in given.network_devices if protection == "threshold" else ():
+            yield (
+                {"refit": f"threshold {given.min_devices}, network {least}"},
+                PrivacyOptions("threshold", given.min_devices, least),
+            )
         if protection != "dp":
-            yield {"refit": protection}, PrivacyOptions(protection, min_devices=given.min_devices)
             continue
         for population in given.populations:
             for epsilon in given.epsilon:
@@ -67,7 +75,8 @@ def cell(given: argparse.Namespace, case: tuple[Row, PrivacyOptions]) -> Row:
     """One refit, measured."""
     began, people, (about, privacy) = perf_counter(), open_population(given.users), case
     options, budget = RefitOptions(prior=given.prior, norm=given.norm), Budget(max_ngrams=given.max_ngrams)
-    result = refit(prior_of(given), people.train, options, privacy=privacy, budget=budget)
+    public = read_ngram(given.public) if given.public else None
+    result = refit(prior_of(given), people.train, options, privacy=privacy, public=public, budget=budget)
     found = figures(result.uncased, people.users(given.split))
     return {**about, "counted": result.counted.topology.arcs, **found, "seconds": round(perf_counter() - began)}
 
@@ -135,13 +144,15 @@ def main() -> None:
     one = ways.add_parser("measure")
     one.add_argument("model", type=Path)
     one.add_argument("--users", required=True)
+    one.add_argument("--public", type=Path)
     one.add_argument("--split", default="dev")
     one.add_argument("--privacy", nargs="+", default=["none", "threshold", "dp"])
     one.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 3.42, 8.0])
     one.add_argument("--populations", nargs="+", type=int, default=[0, 100_000, 1_000_000, 10_000_000])
     one.add_argument("--norm", type=float)
-    one.add_argument("--prior", type=float, default=3.0)
+    one.add_argument("--prior", type=float, default=RefitOptions().prior)
     one.add_argument("--min-devices", type=int, default=10)
+    one.add_argument("--network-devices", nargs="+", type=int, default=[2])
     one.add_argument("--max-ngrams", type=int, default=1_500_000)
     one.add_argument("--workers", type=int, default=1)
     one.add_argument("--save")

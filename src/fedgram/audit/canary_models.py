@@ -66,7 +66,9 @@ class Trial:
     def protected(self, protection: Protection) -> PrivacyOptions:
         """The privacy with another protection."""
         p = self.privacy
-        return PrivacyOptions(protection, p.min_devices, p.epsilon, p.delta, p.simulated, p.noise_seed)
+        return PrivacyOptions(
+            protection, p.min_devices, p.network_devices, p.epsilon, p.delta, p.simulated, p.noise_seed
+        )  # fmt: skip
 
 
 class Models:

@@ -26,16 +26,21 @@ class Arcs(Protocol):
 
 def add_rows(p: Tensor, times: Tensor, q: Tensor, t: Arcs, summed: Tensor) -> None:
     """As `tensor_counting.add_rows`: add p, multiplied by `times`, to the arcs on the backoff paths of `q`."""
+    summed[: t.unigrams] += column_sums(p, times)[t.label[: t.unigrams]]
+    if t.depth:
+        _add_paths_kernel[len(p), t.depth](
+            p, times, q, t.first_arc, t.label, t.backoff, summed, p.stride(0), BLOCK=256, num_warps=4
+        )
+
+
+def column_sums(p: Tensor, times: Tensor) -> Tensor:
+    """As `tensor_counting.column_sums`."""
     rows, labels = p.shape
-    total = summed.new_zeros(labels)
+    total = times.new_zeros(labels)
     _add_columns_kernel[triton.cdiv(labels, 256), triton.cdiv(rows, 128)](
         p, times, total, rows, labels, p.stride(0), SPAN=128, ROWS=8, COLUMNS=256, num_warps=4
     )
-    summed[: t.unigrams] += total[t.label[: t.unigrams]]
-    if t.depth:
-        _add_paths_kernel[rows, t.depth](
-            p, times, q, t.first_arc, t.label, t.backoff, summed, p.stride(0), BLOCK=256, num_warps=4
-        )
+    return total
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -56,7 +56,7 @@ def infer_model(
             "allow more n-grams"
         )
     sentences = _sampled(source, options, seed)
-    sentences = casing.capitalize(sentences) if casing else sentences
+    sentences = casing.capitalize(sentences, workers=options.workers) if casing else sentences
     model = _train(Corpus(sentences, vocabulary), options, open_vocabulary=source.has_unknown)
     return prune_to_size(model, options.max_ngrams)
 
@@ -78,7 +78,7 @@ def infer_word_model(
     corpus = read_words(source, pieces, labels, min_count=options.min_count, max_words=options.max_ngrams // 2)
     if capitalizer:
         casing = casing_of(capitalizer, corpus.vocabulary)
-        corpus = Corpus(casing.capitalize(corpus.sentences), casing.vocabulary)
+        corpus = Corpus(casing.capitalize(corpus.sentences, workers=options.workers), casing.vocabulary)
     model = _train(corpus, options, open_vocabulary=True)
     ngrams, lengths = ngram_matrix(model.topology)
     known = keep_ngrams(model, (lengths == 1) | np.all(ngrams != UNK, axis=1))

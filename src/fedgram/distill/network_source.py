@@ -13,8 +13,11 @@ import torch
 from fedgram.automata.topology import Topology
 from fedgram.core.arrays import Ragged
 from fedgram.core.storage import content_digest
+from fedgram.distill.casing.cap_sample_approx import CasedCounting
+from fedgram.distill.casing.cased_words import Casing
 from fedgram.distill.sample_approx import SHARD, Counting, PlainCounting
 from fedgram.distill.source import Step
+from fedgram.distill.tensor_cased_counting import TensorCasedCounting
 from fedgram.distill.tensor_counting import TensorCounting
 from fedgram.neural import explicit_step
 from fedgram.neural.decoder import RecurrentDecoder
@@ -71,12 +74,20 @@ class NetworkSource:
             return PlainCounting(self, topology, seed)
         return TensorCounting(self, topology, seed)
 
-    def tiles(self, samples: range, *, seed: int, follower: Follower) -> Iterator[Tile]:
+    def cased_counting(self, casing: Casing, topology: Topology, seed: int) -> Counting:
+        """The same for CapSampleApprox."""
+        if self.decoder.torch_device.type == "cpu":
+            return CasedCounting(self, casing, topology, seed)
+        return TensorCasedCounting(self, casing, topology, seed)
+
+    def tiles(
+        self, samples: range, *, seed: int, follower: Follower | None = None, sentences: Ragged | None = None
+    ) -> Iterator[Tile]:
         """The walk in tensors, drawn where the network is."""
         draw = draw_in_tensors if self.decoder.torch_device.type == "cpu" else None
         return walk(
-            self.decoder, samples, seed=seed, max_length=self.max_length, draw=draw, follower=follower,
-            at_once=self.at_once,
+            self.decoder, samples, seed=seed, sentences=sentences, max_length=self.max_length, draw=draw,
+            follower=follower, at_once=self.at_once,
         )  # fmt: skip
 
     def walk(self, samples: range, *, seed: int, sentences: Ragged | None = None) -> Iterator[Step]:

@@ -17,6 +17,7 @@ Paper: Algorithm 1, NN2WFA_W and NN2WFA_P.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import ceil
 from typing import Protocol
 
 import numpy as np
@@ -51,7 +52,7 @@ from fedgram.text.vocabulary import Vocabulary
 from fedgram.text.wordpieces import WordPieces
 
 _PRUNED_AT_ONCE = 0.7  # of the n-grams are left by a step
-_BATCH = 1 << 17  # samples of an n-gram model, whose equal visits are counted once
+_BATCH = 1 << 17  # most samples of an n-gram model to count together: equal visits are counted once
 
 
 class NN2WFA(Protocol):
@@ -193,7 +194,9 @@ class PieceNN2WFA:
         source = NGramSource(uncased.model)
         casing = casing_of(capitalizer, source.vocabulary)
         T = cased_topology(topology, source, casing)
-        options = CountingOptions(self.options.workers, _BATCH, shard=_BATCH)
+        cores = self.options.cores or self.options.workers
+        batch = min(_BATCH, ceil(self.capital_samples / cores))
+        options = CountingOptions(cores, batch, shard=batch)
         cased = cap_sample_approx(source, T, casing, samples=self.capital_samples, seed=self.seed, options=options)
         asked = _asked_uncased(cased.counts.topology, casing, uncased)
         return replace(cased, counts=replace(cased.counts, asked=asked))

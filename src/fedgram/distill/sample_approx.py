@@ -198,6 +198,7 @@ class CountingOptions:
         on_samples: A progress callback, with the number of samples counted since its last call.
         ranks: The processes that share the samples.
         shard: The number of samples that a thread counts at a time.
+        cores: The number of threads for work without the source, such as adding capitals; by default `workers`.
     """
 
     workers: int = 1
@@ -206,6 +207,7 @@ class CountingOptions:
     on_samples: Callable[[int], object] = lambda _: None
     ranks: Ranks = ALONE
     shard: int = SHARD
+    cores: int | None = None
 
 
 ONE_WORKER = CountingOptions()

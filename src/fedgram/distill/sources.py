@@ -80,4 +80,4 @@ def counting_options(
     """What suits a source best: the samples of a network walk in large batches, so that they share rows."""
     batch, shard = getattr(source, "batch", BATCH), getattr(source, "shard", SHARD)
     threads = getattr(source, "most_threads", workers)
-    return CountingOptions(min(workers, threads), batch, checkpoint, on_samples, ranks, shard)
+    return CountingOptions(min(workers, threads), batch, checkpoint, on_samples, ranks, shard, cores=workers)

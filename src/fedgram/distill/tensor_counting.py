@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedgram.automata.counting import TopologyCounts
 from fedgram.automata.topology import Topology, arc_sources
+from fedgram.core.arrays import IntArray, Ragged
 from fedgram.core.errors import InvariantError
 from fedgram.distill.sample_approx import PlainCounting
 from fedgram.distill.sample_counts import ENTROPY_BITS, SampleCounts
@@ -35,8 +36,10 @@ class TensorSource(SourceModel, Protocol):
     def decoder(self) -> Decoder:
         """The network."""
 
-    def tiles(self, samples: range, *, seed: int, follower: Follower) -> Iterator[Tile]:
-        """The tiles of the samples with these numbers, with probabilities in fixed point."""
+    def tiles(
+        self, samples: range, *, seed: int, follower: Follower | None = None, sentences: Ragged | None = None
+    ) -> Iterator[Tile]:
+        """The tiles of the samples with these numbers, or of the same samples as `sentences`, in fixed point."""
 
 
 class TensorTopology:
@@ -61,13 +64,12 @@ class TensorTopology:
         )
         self.key = torch.from_numpy(arc_sources(t).astype(np.int64) * labels + t.label).to(torch_device)
         self.unigrams = int(t.first_arc[1])
-        own = np.diff(t.first_arc)
-        path, depth = np.zeros(t.states, np.int64), 0
-        at = np.arange(t.states)
-        while (at > 0).any():  # the arcs of the empty history are summed separately
+        own, path, at = np.diff(t.first_arc), np.zeros(t.states, np.int64), np.arange(t.states)
+        self.depth = longest_path(t.backoff)
+        for _ in range(self.depth):  # the arcs of the empty history are summed separately
             path += np.where(at > 0, own[at], 0)
-            at, depth = np.where(at > 0, t.backoff[at], 0), depth + 1
-        self.path_arcs, self.depth = torch.from_numpy(path).to(torch_device), depth
+            at = np.where(at > 0, t.backoff[at], 0)
+        self.path_arcs = torch.from_numpy(path).to(torch_device)
 
     def go(self, places: Tensor, labels: Tensor) -> Tensor:
         """The states after the labels are read, each by the first state of the backoff path that has an arc for it."""
@@ -86,17 +88,38 @@ class TensorTopology:
         """The number of arcs on the backoff path of each state."""
         return self.path_arcs[places]
 
-    def path_of(self, q: Tensor, arcs: int) -> tuple[Tensor, Tensor]:
-        """All arcs on the backoff paths of the states `q`, `arcs` in number, and for each arc its index in `q`."""
-        path = [q]
-        for _ in range(self.depth - 1):
-            path.append(self.backoff[path[-1]].clamp(min=0))
-        states = torch.cat(path)
-        begin = self.first_arc[states]
-        size = (self.first_arc[states + 1] - begin) * (states > 0)
-        shift = begin - (size.cumsum(0) - size)
-        entry = torch.repeat_interleave(torch.arange(len(states), device=q.device), size, output_size=arcs)
-        return torch.arange(arcs, device=q.device) + shift[entry], entry % len(q)
+
+def longest_path(backoff: IntArray) -> int:
+    """The largest number of states on a backoff path, without the empty history, which is state 0."""
+    at, depth = np.arange(len(backoff)), 0
+    while (at > 0).any():
+        at, depth = np.where(at > 0, backoff[at], 0), depth + 1
+    return depth
+
+
+def entries_on_paths(
+    first: Tensor, backoff: Tensor, states: Tensor, depth: int, entries: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All entries of the states on backoff paths, without those of the empty history.
+
+    State q has the entries `first[q]:first[q + 1]`. Returns for each entry its number, the index of its path in
+    `states`, and how many states are before its state on the path. If their number is given as `entries`, the host
+    need not wait for it.
+    """
+    if not depth:
+        none = states.new_zeros(0)
+        return none, none, none
+    path = [states]
+    for _ in range(depth - 1):
+        path.append(backoff[path[-1]].clamp(min=0))
+    every = torch.cat(path)
+    begin = first[every]
+    size = (first[every + 1] - begin) * (every > 0)
+    entries = int(size.sum()) if entries is None else entries
+    shift = begin - (size.cumsum(0) - size)
+    place = torch.repeat_interleave(torch.arange(len(every), device=states.device), size, output_size=entries)
+    number = torch.arange(entries, device=states.device) + shift[place]
+    return number, place % len(states), place // len(states)
 
 
 class TensorCounting:
@@ -153,13 +176,21 @@ def _add_tile(t: TensorTopology, tile: Tile, summed: Tensor, visits: Tensor, nat
 
 
 def add_rows(p: Tensor, times: Tensor, q: Tensor, arcs: int, t: TensorTopology, summed: Tensor) -> None:
-    """Add rows of fixed-point probabilities, multiplied by `times`, to the `arcs` arcs on the backoff paths of `q`.
-
-    The sums of a tile stay below 2⁵³ and are exact in double precision; `summed` is in 64-bit integers.
-    """
-    alone = bool((times == 1).all())  # no samples share a row
-    total = p.sum(0, dtype=torch.float64) if alone else times.double() @ p.double()
-    summed[: t.unigrams] += total.to(torch.int64)[t.label[: t.unigrams]]
+    """Add rows of fixed-point probabilities, multiplied by `times`, to the `arcs` arcs on the backoff paths of `q`."""
+    summed[: t.unigrams] += column_sums(p, times)[t.label[: t.unigrams]]
     if arcs:
-        arc, row = t.path_of(q, arcs)
+        arc, row, _ = entries_on_paths(t.first_arc, t.backoff, q, t.depth, arcs)
         summed.index_add_(0, arc, p[row, t.label[arc]].to(torch.int64).mul_(times[row]))
+
+
+def column_sums(p: Tensor, times: Tensor) -> Tensor:
+    """The sums of the columns of fixed-point probabilities, each row multiplied by its `times`.
+
+    The sums of a tile stay below 2⁵³ and are exact in double precision.
+    """
+    if p.device.type == "cuda":
+        from fedgram.distill import gpu_counting
+
+        return gpu_counting.column_sums(p, times)
+    alone = bool((times == 1).all())  # no samples share a row
+    return (p.sum(0, dtype=torch.float64) if alone else times.double() @ p.double()).to(torch.int64)

@@ -27,7 +27,10 @@ class PrivacyOptions(Settings):
         "nothing.",
     )
     min_devices: Annotated[int, Between(2)] = setting(
-        10, "With threshold: minimum number of devices of an n-gram that is not public.", formerly="least"
+        10, "With threshold: minimum number of devices of an n-gram that devices add.", formerly="least"
+    )
+    network_devices: Annotated[int, Between(2)] = setting(
+        2, "With threshold: minimum number of devices of an n-gram that the network learned and that is not public."
     )
     epsilon: Positive = setting(3.42, "With dp: ε of everything together.")
     delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With dp: δ.")

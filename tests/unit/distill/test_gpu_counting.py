@@ -7,8 +7,14 @@ SCRIPT = """
 import numpy as np, torch
 from tests.reference.random_models import random_topology
 from tests.reference.tiny_networks import tiny_network
+from tests.reference.random_models import random_weights
+from fedgram.automata.model import NGramModel
 from fedgram.core.random import stream_key, uniform_at
-from fedgram.distill import gpu_counting
+from fedgram.distill import gpu_cased_counting, gpu_counting
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import casing_of
+from fedgram.distill.tensor_cased_counting import TensorCasing, Visits, add_visits
+from fedgram.text.vocabulary import Vocabulary
 from fedgram.distill.tensor_counting import TensorTopology, add_rows
 from fedgram.neural.gpu import sampling as gpu_sampling
 from fedgram.neural.decoder import RecurrentDecoder
@@ -48,6 +54,25 @@ for case in (0, 3):
     add_rows(p, times, q, arcs, topology, want)
     gpu_counting.add_rows(p, times, q, topology, found)
     assert want.count_nonzero() > 290 and torch.equal(want, found)
+
+LETTERS = [a + b for a in "abcdefghijklm" for b in "nopqrstuvwxyz"]
+labels = Vocabulary.of(LETTERS)
+words = Vocabulary.of([w for word in LETTERS for w in (word, word.title(), word.upper())][:480])
+for seed in (0, 1):
+    random = random_weights(rng, random_topology(rng, words=480, order=3, ngrams=1500), 480)
+    casing = casing_of(Capitalizer(NGramModel(random.topology, words, random.log_weight, random.log_backoff)), labels)
+    c, V = TensorCasing(casing, CPU), len(casing.vocabulary)
+    t = TensorTopology(random_topology(rng, order=3, words=V - 3, ngrams=1500), V, CPU)
+    p = (torch.rand(9, len(labels)) ** 9 * 2.0**34).round()
+    visits = Visits(torch.randint(0, 9, (60,)), torch.randint(0, len(c.backoff), (60,)),
+                    torch.randint(0, len(t.backoff), (60,)), torch.randint(1, 4, (60,)))
+    sums = [(torch.zeros(len(t.key), dtype=torch.int64), torch.zeros(V, dtype=torch.int64)) for _ in range(2)]
+    add_visits(p, visits, t, c, *sums[0])
+    gpu_cased_counting.add_visits(p, visits, t, c, *sums[1])
+    assert c.depth == 2 and all(want.count_nonzero() > 20 for want in sums[0])
+    assert all(torch.equal(want, found) for want, found in zip(*sums))
+    ratios = c.ratios(visits.a[:, None].expand(-1, V), torch.arange(V).expand(60, -1))
+    assert (ratios != c.base).any(1).sum() > 20
 """
 
 

@@ -8,15 +8,21 @@ from tests.reference.composition import random_lexicon
 from tests.reference.random_models import random_topology, vocabulary
 from tests.reference.sample_counting import count_visits
 from tests.reference.tiny_networks import network_over, tiny_network
+from tests.unit.distill.casing.test_cap_sample_approx import LABELS
+from tests.unit.distill.casing.test_capitalization import cased_model
 
 from fedgram.automata.compose import compose, with_unknown_as_unigram
 from fedgram.automata.counting import summed_counts
 from fedgram.automata.properties import normalization_error
 from fedgram.automata.topology import Topology, arc_sources
 from fedgram.automata.transfer import transfer_counts
+from fedgram.distill.casing.cap_sample_approx import CasedCounting, cased_topology
+from fedgram.distill.casing.capitalization import Capitalizer
+from fedgram.distill.casing.cased_words import casing_of
 from fedgram.distill.network_source import NetworkSource
 from fedgram.distill.sample_approx import CountingOptions, PlainCounting, count_samples, fit
 from fedgram.distill.sample_counts import SampleCounts
+from fedgram.distill.tensor_cased_counting import TensorCasedCounting
 from fedgram.distill.tensor_counting import TensorCounting
 
 WORDS = 14
@@ -56,6 +62,23 @@ def test_counts_are_the_same_bits_for_any_way_batches_and_workers() -> None:
             assert count_samples(compiled, 300, options).entropy == whole.entropy
         assert not same(whole, count_samples(PlainCounting(source, topology, seed + 1), 300))
     assert compiled.digest == tensors.digest
+
+
+def test_counts_with_capitals_in_tensors_are_those_of_compiled_code_but_for_rounding() -> None:
+    """A_W knows some labels only, and its casings depend on the history."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        source = NetworkSource(network_over(LABELS, seed, ends=0.5), max_length=8)
+        casing = casing_of(Capitalizer(cased_model(seed)), LABELS)
+        topology = cased_topology(cased_model(seed + 1), source, casing)
+        compiled, tensors = (way(source, casing, topology, seed) for way in (CasedCounting, TensorCasedCounting))
+        options = CountingOptions(1, int(rng.integers(20, 300)), shard=300)
+        one, other = count_samples(compiled, 300, options), count_samples(tensors, 300, options)
+        np.testing.assert_array_equal(one.visits, other.visits)
+        visits = one.visits.sum()
+        assert np.abs(one.summed - other.summed).max() <= visits  # half a unit per visit, twice
+        assert (one.summed > 100 * visits).sum() >= 9
+        assert compiled.digest == tensors.digest
 
 
 def test_networks_of_word_pieces_count_every_word_of_a_foreign_topology() -> None:

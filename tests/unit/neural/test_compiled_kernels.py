@@ -42,6 +42,8 @@ def compile_only(self, *args, grid, warmup, **kwargs):
 
 
 JITFunction.run = compile_only
+from types import SimpleNamespace
+from fedgram.distill import gpu_cased_counting, gpu_counting
 from fedgram.neural import explicit_step
 from fedgram.neural.gpu import kernels as gpu_kernels
 from fedgram.neural.gpu import sampling as gpu_sampling
@@ -64,6 +66,12 @@ with torch.no_grad():
     decoder = gpu_sampling.KernelDecoder(network, torch.device("cpu"))
     _, scores = decoder.step(decoder.initial(5), torch.arange(5))
     gpu_sampling.draw_in_kernels(scores, torch.arange(5), torch.rand(5, dtype=torch.float64), None)
+
+n, x = torch.zeros(9, dtype=torch.int64), torch.zeros(9, dtype=torch.float64)
+arcs = SimpleNamespace(first_arc=n, label=n, backoff=n, unigrams=1, depth=3)
+casing = SimpleNamespace(uncased=n, base=x, first=n, word=n, ratio=x, backoff=n, depth=2)
+gpu_counting.add_rows(torch.zeros(4, 256), n[:4], n[:4], arcs, n)
+gpu_cased_counting.add_visits(torch.zeros(4, 256), (n, n, n, n), arcs, casing, n, n)
 print(json.dumps(made))
 """
 
@@ -81,7 +89,10 @@ def test_every_kernel_of_a_step_compiles(compiled: dict[str, Any]) -> None:
     softmax = {"attend_kernel", "step_kernel", "subtract_rows_kernel", "multiply_kernel"}
     cell = {"gates_forward_kernel", "gates_backward_kernel", "vector_gradients_kernel"}
     ends = {"spread_kernel", "change_squares_kernel", "add_changes_kernel"}
-    assert compiled.keys() == softmax | cell | ends | {"_linear_kernel", "_distribute_kernel", "_draw_kernel"}
+    counting = {"_add_columns_kernel", "_add_paths_kernel", "_add_changes_kernel"}
+    sampling = {"_linear_kernel", "_distribute_kernel", "_draw_kernel"}
+    assert compiled.keys() == softmax | cell | ends | sampling | counting
+    assert len(compiled["_add_paths_kernel"]) == 2, "without and with capitals"
 
 
 @pytest.mark.parametrize("name", ["attend_kernel", "step_kernel", "_linear_kernel"])

@@ -6,6 +6,7 @@ Everything else is as in SampleApprox. Paper: §5.
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -135,10 +136,20 @@ def _sorted_visits(s: IntArray, a: IntArray, q: IntArray) -> Visits:
     return Visits(*(part.astype(np.int32) for part in parts))
 
 
+@runtime_checkable
+class CountsCased(Protocol):
+    """A source with its own way to count with capitals, which gives the counts of `CasedCounting` but for rounding."""
+
+    def cased_counting(self, casing: Casing, topology: Topology, seed: int) -> Counting:
+        """Its way to count on a topology over Δ."""
+
+
 def cased_counting_step(source: SourceModel, casing: Casing, topology: Topology, seed: int) -> Counting:
     """The fastest way to count an uncased source on a cased topology."""
     if isinstance(source, NGramSource):
         return CasedNGramCounting(source, casing, topology, seed)
+    if isinstance(source, CountsCased):
+        return source.cased_counting(casing, topology, seed)
     return CasedCounting(source, casing, topology, seed)
 
 

@@ -67,14 +67,20 @@ class Capitalizer:
         Returns:
             As many ids of the model's vocabulary.
         """
-        ids, vocabulary = sentences.values, self.model.vocabulary
+        ids = sentences.values
         _check_range(ids, len(self.classes.uncased), "an uncased word")
         if bool(np.any((ids == BOS) | (ids == EOS))):
             raise InvariantError("sentences to capitalise must not contain <s> or </s>")
         cased, _ = best_casings(self._search, ids, sentences.offsets)
-        for i in self._first_words(sentences.offsets):
-            cased[i] = vocabulary.index.get(capitalized_form(vocabulary.words[cased[i]]), cased[i])
+        first = self._first_words(sentences.offsets)
+        cased[first] = self._capitalized_id[cased[first]]
         return Ragged(cased, sentences.offsets)
+
+    @cached_property
+    def _capitalized_id(self) -> IntArray:
+        """The id of each word with a capital; a word of which Δ has no such form stays as it is."""
+        index, words = self.model.vocabulary.index, self.model.vocabulary.words
+        return np.array([index.get(capitalized_form(word), i) for i, word in enumerate(words)], np.int32)
 
     def capitalize_words(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """The most probable casing of sentences of words; the capitals that they have are ignored.
@@ -109,10 +115,10 @@ class Capitalizer:
         first = t.label[t.first_arc[t.start] : t.first_arc[t.start + 1]] if t.start else t.label[:0]
         return suffix_logits(words[y] for y in np.setdiff1d(np.arange(len(SPECIAL), len(words)), first))
 
-    def _first_words(self, offsets: LongArray) -> list[int]:
+    def _first_words(self, offsets: LongArray) -> LongArray:
         """The positions of the first words of sentences, if they are to be capitalised."""
-        first: list[int] = offsets[:-1][offsets[:-1] < offsets[1:]].tolist()
-        return first if self._capital_starts else []
+        first: LongArray = offsets[:-1][offsets[:-1] < offsets[1:]]
+        return first if self._capital_starts else first[:0]
 
     def case_ratios(self, state: int) -> FloatArray:
         """r(y|q) for every word y of Δ, at a state q of A_W; see `distill.casing.case_ratios`.

@@ -11,6 +11,7 @@ its `<unk>`. The ratio of a class at a is that at the first state on a's backoff
 one table (`CaseRatios`) holds the ratios of all states. Paper: §5.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,8 +84,13 @@ class Casing:
         """The casing as one argument for kernels."""
         return CasingArrays(self.uncased_id, self.topology.backoff, self.ratios)
 
-    def capitalize(self, sentences: Ragged) -> Ragged:
-        """The cased sentences over Δ of sentences of the source's labels."""
+    def capitalize(self, sentences: Ragged, *, workers: int = 1) -> Ragged:
+        """The cased sentences over Δ of sentences of the source's labels; `workers` threads share them."""
+        if workers > 1:
+            ends = np.linspace(0, len(sentences), workers + 1).astype(np.int64)
+            with ThreadPoolExecutor(workers) as pool:
+                parts = pool.map(lambda a, b: self.capitalize(sentences.take(np.arange(a, b))), ends[:-1], ends[1:])
+                return Ragged.concatenate(list(parts))
         classes = self.class_of[sentences.values]
         cased = self.cased_id[self.capitalizer.capitalize(Ragged(classes, sentences.offsets)).values]
         return Ragged(np.where(classes == UNK, self.plain_id[sentences.values], cased), sentences.offsets)

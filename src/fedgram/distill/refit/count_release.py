@@ -1,7 +1,8 @@
 """What the server may use of the devices' counts.
 
 `ExactCounts` releases the exact counts of public n-grams, and of others that enough devices have. The rest is in no
-model: a new n-gram does not join it, and one that a network learned is dropped. `NoisyCounts` asks devices for clipped
+model: a new n-gram does not join it, and one that a network learned is dropped. The two may need different numbers of
+devices. `NoisyCounts` asks devices for clipped
 counts, adds Gaussian noise to every one, and so keeps user-level differential privacy.
 """
 
@@ -10,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray
+from fedgram.automata.topology import arc_sources, backoff_arcs, entering_arcs, state_lengths
+from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray, sum_by
 from fedgram.core.errors import FedgramError
 from fedgram.distill.refit.clipped_ngrams import BITS, ClippedNGrams, Clipping
 from fedgram.distill.refit.count_fit import stands_out
@@ -23,12 +25,14 @@ from fedgram.privacy.noise import Randomness, gaussian_noise
 class Released(NamedTuple):
     """By asked n-gram: S(x, q), the standard deviation of its noise, and whether it may be in the model.
 
-    A standard deviation of 0 means an exact count, an infinite one that nothing is known of it.
+    A standard deviation of 0 means an exact count, an infinite one that nothing is known of it. `is_visible` says
+    whether it may join the model, `may_stay` whether it may stay if the model has it already.
     """
 
     ngrams: FloatArray
     deviation: FloatArray
     is_visible: BoolArray
+    may_stay: BoolArray
 
 
 class CountRelease(Protocol):
@@ -73,30 +77,50 @@ def without_outliers(count: FloatArray, devices: LongArray, length: IntArray, sh
     return result
 
 
+def without_their_words(asked: AskedNGrams, cut: FloatArray) -> FloatArray:
+    """What to cut from each asked n-gram, if so much is cut from those of several words: words lose what pairs lose.
+
+    Occurrences that are cut from pairs are occurrences of their words too. If a word kept them, it would seem to be
+    followed by something that no n-gram knows. Of the pairs that begin with a word and those that end with it, the more
+    that is cut from either counts.
+    """
+    t, everything = asked.topology, np.zeros(asked.topology.arcs)
+    everything[asked.asked] = cut
+    source, lengths = arc_sources(t), state_lengths(t)
+    pairs = np.flatnonzero((lengths[source] == 1) & (everything > 0))
+    first, second = entering_arcs(t)[source[pairs]], backoff_arcs(t)[pairs]
+    begin, end = (sum_by(word[word >= 0], everything[pairs[word >= 0]], t.arcs) for word in (first, second))
+    words = slice(0, int(t.first_arc[1]))
+    everything[words] = np.maximum(begin, end)[words]
+    return everything[asked.asked]
+
+
 @dataclass(frozen=True, slots=True)
 class ExactCounts:
-    """Exact counts; an n-gram that is not public is in the model only if at least `min_devices` devices have it.
+    """Exact counts; an n-gram joins the model only if at least `min_devices` devices have it.
 
-    With a minimum of 1 nothing is hidden, and the model keeps its n-grams. `outliers` is the share of the n-grams whose
+    One that the model has already stays if it is public, or if at least `network_devices` devices have it. With a
+    minimum of 1 nothing is hidden, and the model keeps its n-grams. `outliers` is the share of the n-grams whose
     counts are cut (`without_outliers`), so that few devices cannot make an n-gram frequent by typing it often.
     """
 
     limits: Limits
     min_devices: int
+    network_devices: int
     outliers: float = 0.0
 
     draws_noise = False
 
     def __post_init__(self) -> None:
-        if self.min_devices < 1:
-            raise FedgramError(f"an n-gram must be on at least 1 device, not {self.min_devices}")
+        if (least := min(self.min_devices, self.network_devices)) < 1:
+            raise FedgramError(f"an n-gram must be on at least 1 device, not {least}")
         if not 0 <= self.outliers < 1:
             raise FedgramError(f"the share of outliers must be at least 0 and below 1, not {self.outliers}")
 
     @property
     def drops_hidden(self) -> bool:
         """With a threshold."""
-        return self.min_devices > 1
+        return self.network_devices > 1
 
     @property
     def part_devices(self) -> int:
@@ -108,11 +132,14 @@ class ExactCounts:
         return NGramCollection(ngrams, self.limits, choice)
 
     def release(self, number: int, ngrams: AskedNGrams, sums: Sums) -> Released:  # noqa: ARG002
-        """All counts but for outliers; an n-gram is visible if enough devices have it."""
+        """All counts but for outliers; an n-gram may join or stay if enough devices have it."""
         count, devices = sums[COUNT].astype(np.float64), sums[DEVICES]
         if self.outliers:
-            count = without_outliers(count, devices, ngrams.lengths, self.outliers)
-        return Released(count, np.zeros(ngrams.size), devices >= self.min_devices)
+            cut = count - without_outliers(count, devices, ngrams.lengths, self.outliers)
+            count = np.maximum(count - without_their_words(ngrams, cut), devices)
+        return Released(
+            count, np.zeros(ngrams.size), devices >= self.min_devices, devices >= self.network_devices
+        )  # fmt: skip
 
     def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:  # noqa: ARG002
         """Those that enough devices have: what contains another one cannot be on enough."""
@@ -143,7 +170,7 @@ class NoisyCounts:
         noisy = sums[COUNT] + gaussian_noise(ngrams.size, deviation * 2.0**BITS, self.randomness, "n-grams", number)
         weight = self.clipping.weights_of(ngrams)
         counts, deviations = np.ldexp(noisy.astype(np.float64), -BITS) / weight, deviation / weight
-        return Released(counts, deviations, stands_out(counts / deviations))
+        return Released(counts, deviations, stands_out(counts / deviations), np.ones(ngrams.size, bool))
 
     def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:
         """All that are known."""

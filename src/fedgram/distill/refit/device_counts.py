@@ -126,24 +126,26 @@ class Passes:
 class _Counted:
     """What is known so far: a topology, and by arc the count, its noise, and whether it is counted.
 
-    `stays` are the n-grams of the model that stay in it whatever devices have, `visible` those that devices give it.
+    `own` are the n-grams of the model, `stays` those of them that stay in it, `visible` those that devices give it.
     """
 
     topology: Topology
     ngrams: FloatArray
     deviation: FloatArray
     counted: BoolArray
+    own: BoolArray
     stays: BoolArray
     visible: BoolArray
 
     @classmethod
-    def nothing(cls, topology: Topology, stays: BoolArray) -> "_Counted":
+    def nothing(cls, topology: Topology, own: BoolArray, stays: BoolArray) -> "_Counted":
         n = topology.arcs
-        return cls(topology, np.zeros(n), np.full(n, np.inf), np.zeros(n, bool), stays.copy(), np.zeros(n, bool))
+        return cls(topology, np.zeros(n), np.full(n, np.inf), np.zeros(n, bool), own, stays.copy(), np.zeros(n, bool))
 
     def on(self, built: NGramTopology) -> "_Counted":
         """The same on a larger topology, whose first n-grams these are."""
-        result = _Counted.nothing(built.topology, np.zeros(built.topology.arcs, bool))
+        none = np.zeros(built.topology.arcs, bool)
+        result = _Counted.nothing(built.topology, none.copy(), none)
         place = built.arc[: self.topology.arcs]
         for name in _BY_ARC:
             getattr(result, name)[place] = getattr(self, name)
@@ -153,6 +155,7 @@ class _Counted:
         """Note what was released of the n-grams that were asked for."""
         self.ngrams[asked], self.deviation[asked] = found.ngrams, found.deviation
         self.visible[asked], self.counted[:] = found.is_visible, True
+        self.stays[asked] |= self.own[asked] & found.may_stay
 
     def kept(self) -> "_Counted":
         """The same without what may not be in the model."""
@@ -168,7 +171,7 @@ class _Counted:
         return self._only(closed_under_parents(self.topology, ~again))
 
 
-_BY_ARC = ("ngrams", "deviation", "counted", "stays", "visible")
+_BY_ARC = ("ngrams", "deviation", "counted", "own", "stays", "visible")
 
 
 def ngram_hashes(topology: Topology) -> HashArray:
@@ -200,11 +203,12 @@ def count_on_devices(
     """The devices' counts on a topology of n-grams that may be in the result: the model's, and others that join them.
 
     The n-grams of the model that are `public` stay in it, whoever typed them; by default, none is public. The release
-    says whether all others stay too, or only those that it makes visible.
+    says whether all others stay too, or only those that enough devices have.
     """
     words, growth, release = len(model.vocabulary), plan.growth, plan.release
     known = np.zeros(model.topology.arcs, bool) if public is None else public
-    state = _Counted.nothing(model.topology, known if release.drops_hidden else np.ones(len(known), bool))
+    own = np.ones(len(known), bool)
+    state = _Counted.nothing(model.topology, own, known if release.drops_hidden else own)
     if plan.sketch:
         finder = PairCollection(
             model.vocabulary, plan.sketch.size, labels=plan.sketch.labels, with_unknown=model.has_unknown

@@ -75,7 +75,7 @@ class RefitOptions(CohortOptions):
         "With dp: limit on the norm of a device's counts; a longer vector is scaled down to it. By default, a tenth of "
         "the square root of the population.",
     )
-    prior: Positive = setting(3.0, "β: visits of the model that are added to the devices' counts at every history.")
+    prior: Positive = setting(10.0, "β: visits of the model that are added to the devices' counts at every history.")
 
     def counting(self, privacy: PrivacyOptions, devices: int | None) -> CountingPlan:
         """What devices count, and what may be used of it; `devices` is their number, if it is known."""
@@ -87,8 +87,8 @@ class RefitOptions(CohortOptions):
     def _release(self, privacy: PrivacyOptions, devices: int | None) -> CountRelease:
         if not privacy.is_dp:
             limits = Limits(self.clip, self.ngram_clip)
-            least = privacy.min_devices if privacy.protection == "threshold" else 1
-            return ExactCounts(limits, least, self.outliers)
+            least = (privacy.min_devices, privacy.network_devices) if privacy.protection == "threshold" else (1, 1)
+            return ExactCounts(limits, *least, self.outliers)
         norm = self.norm or _norm(privacy.simulated or devices)
         return NoisyCounts(
             Clipping(norm), privacy.event.multiplier, privacy.randomness, privacy.stands_for(devices)
@@ -140,7 +140,7 @@ def refit(
         privacy: What keeps single users out of the model: options, or "threshold" (the default), "dp" or "none".
         casing: A cased n-gram model that gives the capitals; by default, the model itself, if it has any.
         public: A model of public text. With "threshold", every n-gram of the result is on enough devices or in this
-            model; others are dropped, because a network may have learned them from few devices.
+            model; others are dropped, because a network may have learned them from a single device.
         budget: The size limit of the result.
         seed: Of the cohorts, and of what devices leave out.
         counts: The file of the devices' counts; if it exists and has the same settings, devices are not asked again.

@@ -242,7 +242,7 @@ def test_no_ngram_is_asked_for_twice(protection: str) -> None:
     """Not even one of which nothing was released: all passes together are one Gaussian event only then."""
     rng = np.random.default_rng(0)
     people, model = population(rng, users=40), model_of(rng)
-    noisy, exact = NoisyCounts(Clipping(3.0), 2.0, SeededRandomness(1)), ExactCounts(NO_LIMITS, 30)
+    noisy, exact = NoisyCounts(Clipping(3.0), 2.0, SeededRandomness(1)), ExactCounts(NO_LIMITS, 30, 30)
     asked = []
 
     class Recorded(Passes):

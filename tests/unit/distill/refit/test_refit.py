@@ -65,7 +65,7 @@ COHORT = CohortOptions(devices_per_round=7, over_selection=1.3, dropout=0.2)
 SIZE = SketchSize(tables=3, bits=12)
 SKETCH = Sketch(SIZE, labels=40)
 GROWTH = Growth(passes=1, shortest=3, order=3)
-ALL = ExactCounts(Limits(40, 5), 1)
+ALL = ExactCounts(Limits(40, 5), 1, 1)
 State = TypeVar("State")
 seeds = st.integers(0, 2**32 - 1)
 
@@ -347,12 +347,12 @@ def devices_with(topology: Topology, people: Population) -> Counter[tuple[int, .
     return having
 
 
-@given(seeds, st.booleans(), st.sampled_from([1, 2, 4, 9]))
-def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool, min_devices: int) -> None:
+@given(seeds, st.booleans(), st.sampled_from([(1, 1), (2, 2), (4, 2), (9, 2), (9, 5), (3, 6)]))
+def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool, least: tuple[int, int]) -> None:
     rng = np.random.default_rng(seed)
     people, model = population(rng), model_of(rng)
     growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
-    options = CountingPlan(ExactCounts(NO_LIMITS, min_devices), SKETCH if pairs else None, growth)
+    options = CountingPlan(ExactCounts(NO_LIMITS, *least), SKETCH if pairs else None, growth)
     known = closed_under_parents(model.topology, rng.random(model.topology.arcs) < rng.choice([0.0, 0.1, 1.0]))
     counted = count(model, people, options, seed, public=known)
     assert {p["reports"] for p in counted.passes} == {len(people.clients("train"))}
@@ -362,9 +362,12 @@ def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool, min_devices:
     public = {name for name, is_public in zip(own, known.tolist(), strict=True) if is_public}
     assert public <= set(names)
     having, seen = devices_with(counted.topology, people), all_occurrences(counted.topology, pooled(people))
-    added = {name for name in set(names) - public if len(name) > 1}
-    assert all(having[name] >= min_devices for name in added - (set(own) if min_devices == 1 else set()))
-    assert min_devices > 1 or set(own) <= set(names)
+    min_devices, network_devices = least
+    several = {name for name in set(names) - public if len(name) > 1}
+    assert all(having[name] >= min_devices for name in several - set(own))
+    assert network_devices == 1 or all(having[name] >= min(least) for name in several & set(own))
+    on_enough = {name for name in own if having[name] >= network_devices} if network_devices > 1 else set(own)
+    assert on_enough <= set(names)
     assert counted.ngrams.tolist() == [seen[name] for name in names]
     assert not counted.deviation.any()
     final = fit_to_counts(model, counted, Prior(3.0), max_ngrams=40)

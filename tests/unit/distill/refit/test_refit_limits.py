@@ -22,7 +22,8 @@ from fedgram.text.vocabulary import BOS, EOS, UNK
     "options",
     [lambda: Limits(0, 5), lambda: Limits(5, 0), lambda: Prior(0.0), lambda: Prior(3.0, discounts=(1.5, 1, 1)),
      lambda: Prior(3.0, share=2), lambda: Growth(2, 1, 4), lambda: Growth(2, 3, 4, expected=0),
-     lambda: SketchSize(3, 40), lambda: ExactCounts(Limits(5, 5), 0), lambda: Clipping(0.0),
+     lambda: SketchSize(3, 40), lambda: ExactCounts(Limits(5, 5), 0, 2),
+     lambda: ExactCounts(Limits(5, 5), 2, 0), lambda: Clipping(0.0),
      lambda: Clipping(1.0, (1.0, 0.0))],
 )  # fmt: skip
 def test_senseless_options_are_refused(options: object) -> None:

@@ -59,9 +59,12 @@ def shown_of(model: NGramModel, text: str) -> set[str]:
     return {gram for gram in spelled(model) if " " in gram and f" {gram} " in f" {text} "}
 
 
-@pytest.mark.parametrize(("holders", "is_public"), [(0, False), (1, False), (2, False), (3, False), (1, True)])
+@pytest.mark.parametrize(
+    ("holders", "network_devices", "is_public"),
+    [(0, 3, False), (2, 3, False), (3, 3, False), (1, 3, True), (0, 2, False), (1, 2, False), (2, 2, False)],
+)
 def test_a_secret_that_a_network_learned_stays_only_if_enough_devices_have_it(
-    holders: int, is_public: bool, tmp_path: Path
+    holders: int, network_devices: int, is_public: bool, tmp_path: Path
 ) -> None:
     """The model to refit has the secret, as one distilled from a network that memorised it."""
     rows = [(f"u{i}", USERS[i % 3] + f"\n{SECRET}" * (20 if i < holders else 0), "train") for i in range(9)]
@@ -70,12 +73,12 @@ def test_a_secret_that_a_network_learned_stays_only_if_enough_devices_have_it(
     public = NGramModel.train([*server, *([SECRET] if is_public else [])], order=4, smoothing="witten-bell")
     result = refit(
         model, population_from_messages(rows).train, devices_per_round=9, dropout=0.0, sketch_bits=8, public=public,
-        privacy=PrivacyOptions(min_devices=3),
+        privacy=PrivacyOptions(min_devices=4, network_devices=network_devices),
     )  # fmt: skip
     pack(result, tmp_path / "lm.fgram")
     for shown in (result, result.uncased, in_memory(str(tmp_path / "lm.fgram"))):
         assert isinstance(shown, NGramModel)
-        stays = holders == 3 or is_public
+        stays = holders >= network_devices or is_public
         assert ("code is nine four" in shown_of(shown, SECRET)) == stays
         assert stays or not shown_of(shown, SECRET)
     assert model_faults(result) == model_faults(result.uncased) == []
