@@ -221,6 +221,15 @@ def test_two_workers_make_the_same_bytes(done: Path, config: Path, tmp_path: Pat
     assert digests(tmp_path / "two") == digests(done)
 
 
+@pytest.mark.parametrize("until", ["external", pytest.param("clipping", marks=pytest.mark.slow)])
+def test_stages_side_by_side_make_the_same_bytes(
+    done: Path, config: Path, tmp_path: Path, fedgram: Command, until: str
+) -> None:
+    fedgram("run", config, "-w", tmp_path / "w", "--stages-at-once", 3, "--until", until, "--json")
+    assert digests(tmp_path / "w").items() <= digests(done).items()
+    assert digests(tmp_path / "w").keys() >= {"users.population", "U.unigrams", "A_W.ngram"}
+
+
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_model(done: Path, config: Path, tmp_path: Path, kills: int) -> None:
     """Killed at random moments of random stages, then left to finish."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedgram.pipeline.workspace import Planned, Stage
 
 OnStage = Callable[["Stage", str | None], None]
+OnDone = Callable[["Stage", float], None]
 _GIVEN = ("users", "supplement", "whitelist")
 
 
@@ -43,6 +44,15 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def side_by_side(command: Callable[..., Any]) -> Callable[..., Any]:
+    """For commands whose stages need no real devices."""
+    return click.option(
+        "--stages-at-once", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+        help="Run up to N stages at the same time, each in a process of its own. The files are the same. It is for "
+        "machines with a GPU and many cores.",
+    )(command)  # fmt: skip
 
 
 def population_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,6 +94,7 @@ def _print_preset(ctx: click.Context, _: click.Parameter, value: str | None) -> 
     "--print-preset", type=click.Choice((*PRESETS, *SIZES)), is_eager=True, expose_value=False, callback=_print_preset,
     help="Print a preset, to copy and change.",
 )  # fmt: skip
+@side_by_side
 @running_options
 def command(config: str, workspace: Path, preset: str | None, as_json: bool, **options: Any) -> None:
     """Make a keyboard model from users' text, and report on it.
@@ -92,7 +103,8 @@ def command(config: str, workspace: Path, preset: str | None, as_json: bool, **o
     n-grams that devices count, the best of them packed for phones, baselines, evaluation on held-out users, and
     report/report.html. The workspace keeps the files of every stage. An interrupted run resumes; after a change, only
     the affected stages run again. The presets en_us and pt_br have the paper's networks and sizes. They need --users,
-    --supplement and --whitelist, and a GPU, or --preset small. The preset demo generates its typists.
+    --supplement and --whitelist, and a GPU, or --preset small. The preset demo generates its typists. Without users,
+    `fedgram phone build` makes a model of public text.
     """
     execute(read_run_config(config, given_files(options), preset), workspace, as_json=as_json, **options)
 
@@ -109,6 +121,7 @@ def command(config: str, workspace: Path, preset: str | None, as_json: bool, **o
 @click.option(
     "--language", type=click.Choice(get_args(Language)), default="en_us", show_default=True, help="Language to type in."
 )
+@side_by_side
 @running_options
 def demo(workspace: Path, language: Language, as_json: bool, **options: Any) -> None:
     """Run everything on generated typists, in minutes.
@@ -138,7 +151,7 @@ def extras_of(config: RunConfig, until: str | None, workspace: Path) -> list[str
 
 def execute(
     config: RunConfig, workspace: Path, *, until: str | None, dry_run: bool, compute: Compute, as_json: bool,
-    change: "Callable[[list[Stage]], list[Stage]] | None" = None,
+    change: "Callable[[list[Stage]], list[Stage]] | None" = None, stages_at_once: int = 1,
 ) -> None:  # fmt: skip
     """Run, or say what would be run, and print the result."""
     check_extras("this run", *extras_of(config, until, workspace))
@@ -154,15 +167,16 @@ def execute(
         return
     began = perf_counter()
     ran: list[str] = []
-    with progress(len(names), quiet=as_json) as (on_stage, begin):
+    with progress(len(names), quiet=as_json) as (on_stage, on_done, begin):
 
         def noted(stage: "Stage", reason: str | None) -> None:
             ran.extend([stage.name] if reason else [])
             on_stage(stage, reason)
 
         space = run_pipeline(
-            config, workspace, compute=compute, until=until, change=change, on_stage=noted, begin=begin
-        )
+            config, workspace, compute=compute, until=until, change=change, stages_at_once=stages_at_once,
+            on_stage=noted, on_done=on_done, begin=begin,
+        )  # fmt: skip
     result = {
         "workspace": str(workspace), "ran": ran, "seconds": round(perf_counter() - began, 1),
         "files": {
@@ -236,7 +250,7 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
+def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, OnDone, Begin]]:
     """Two bars on a terminal, for the run and for its current step; elsewhere one line per stage, on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -247,24 +261,24 @@ def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
     run, step = bars.add_task("", total=stages), bars.add_task("", total=None)
-    current: list[tuple[str, float]] = []
+    running: dict[str, None] = {}  # names, in the order in which they began
 
-    def finish() -> None:
-        if current:
-            name, began = current.pop()
-            bars.update(run, advance=1)
-            if not quiet:
-                console.print(f"[green]✓[/] {name:<16} {perf_counter() - began:8.1f} s", highlight=False)
+    def show(line: str) -> None:
+        bars.update(run, description=f"[bold]{', '.join(running)}[/]")
+        if not quiet and line:
+            console.print(line, highlight=False)
 
     def on_stage(stage: "Stage", reason: str | None) -> None:
-        finish()
-        bars.update(run, description=f"[bold]{stage.name}[/]")
         if reason:
-            current.append((stage.name, perf_counter()))
+            running[stage.name] = None
         else:
             bars.update(run, advance=1)
-            if not quiet:
-                console.print(f"  {stage.name:<16}     is done", highlight=False)
+        show("" if reason else f"  {stage.name:<16}     is done")
+
+    def on_done(stage: "Stage", seconds: float) -> None:
+        del running[stage.name]
+        bars.update(run, advance=1)
+        show(f"[green]✓[/] {stage.name:<16} {seconds:8.1f} s")
 
     def begin(description: str, total: int | None = None, *, unit: str = "") -> Advance:  # noqa: ARG001
         bars.reset(step, description=description, total=total)
@@ -275,5 +289,4 @@ def progress(stages: int, *, quiet: bool) -> Iterator[tuple[OnStage, Begin]]:
         return advance
 
     with bars:
-        yield on_stage, begin
-        finish()
+        yield on_stage, on_done, begin

@@ -311,7 +311,7 @@ def read_run_config(
     `given` are paths that take the place of the configuration's own. A preset's paths are taken from where one is.
     `size` is one of `SIZES`: a preset whose keys take the place of the configuration's.
     """
-    is_file = Path(source).exists()
+    is_file = Path(source).is_file()  # a folder may have the name of a preset, such as the workspace of its run
     if not is_file and str(source) not in PRESETS:
         raise InputError(source, "no such file or preset", remedy=f"presets are {', '.join(PRESETS)}")
     preset = not is_file
@@ -327,6 +327,8 @@ def read_run_config(
     for (section, key), value in found.items():
         if not Path(value).is_file():
             remedy = f"give it with --{key}" if preset and section == "population" else None
+            if remedy and key == "users":
+                remedy += "; without users, `fedgram phone build` makes a model of public text"
             problem = f"{section}.{key} names a file that is not there: {value}"
             raise InputError(source, problem, remedy=remedy)
     try:

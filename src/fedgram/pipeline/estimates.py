@@ -12,6 +12,7 @@ from typing import NamedTuple
 from fedgram.core.compute import Compute
 from fedgram.neural.model import PRESETS
 from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.model_names import ARCHITECTURE
 from fedgram.training.options import FedAvgOptions, PretrainingOptions
 
 _SENTENCE = 9  # words, its end included
@@ -56,7 +57,7 @@ def estimate_seconds(config: RunConfig, compute: Compute) -> dict[str, float]:
                 again = 2 * again + c.distillation.infer_samples
             result[f"paper_{what}"] = 2 * weights * again * _SENTENCE * tokens / speeds.sampling
     if c.pieces.use and c.architectures.run:
-        result["architectures"] = sum(_curve(c, preset, text, speeds) for preset in c.architectures.presets)
+        result |= {f"{ARCHITECTURE}{preset}": _curve(c, preset, text, speeds) for preset in c.architectures.presets}
     return {stage: float(ceil(seconds)) for stage, seconds in result.items()}
 
 

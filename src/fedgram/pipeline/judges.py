@@ -12,6 +12,7 @@ from typing import Protocol
 from fedgram.automata.model import NGramModel
 from fedgram.evaluate.comparison import Comparison, shared_words
 from fedgram.evaluate.evaluation import Evaluation, evaluate_model
+from fedgram.evaluate.model_files import ModelFile, evaluate_files
 from fedgram.evaluate.models import as_predictor, in_memory, vocabulary_of
 from fedgram.evaluate.ngram_predictor import NGramPredictor
 from fedgram.federated.devices import Devices
@@ -53,9 +54,12 @@ class Judges(Protocol):
 
 
 class ByUsers:
-    """Judges with the text of users: `users.population` of the stage."""
+    """Judges with the text of users, `users.population` of the stage; `workers` processes evaluate files of models."""
 
     whom = "users"
+
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = workers
 
     def dev_scorer(
         self, work: Work, network: Network, devices: Users | Devices, dev_users: int  # noqa: ARG002
@@ -82,16 +86,12 @@ class ByUsers:
     def evaluate(
         self, work: Work, files: Mapping[str, Path], config: EvaluationSection, seed: int
     ) -> dict[bool, Comparison]:
-        """Every model on the users of the split, one in memory at a time."""
-        users, shared = _people(work).users(config.split), _shared(work, files)
-        found: dict[bool, dict[str, Evaluation]] = {False: {}, True: {}}
-        for name, path in files.items():
-            model = in_memory(path)
-            for cased in cases(name):
-                advance, predictor = work.begin(f"Evaluating {name}", len(users)), as_predictor(model, cased=cased)
-                found[cased][name] = evaluate_model(
-                    predictor, users.population, users.clients, shared=shared[cased], on_users=advance
-                )
+        """Every model on the users of the split."""
+        shared, advance = _shared(work, files), work.begin("Evaluating models", len(files))
+        models = {name: ModelFile(path, cases(name)) for name, path in files.items()}
+        found = evaluate_files(
+            models, work.read("users.population"), config.split, shared, workers=self._workers, advance=advance
+        )  # fmt: skip
         return {
             cased: Comparison.of(
                 evaluations, replace(config, experiment=False) if cased else config, shared=shared[cased], cased=cased,

@@ -6,6 +6,7 @@ BASELINE, FINAL, PACKED, POOLED, MIXED = "Baseline", "Final model", "lm.fgram", 
 REFIT, UNCASED, NETWORK = "Refit", "Refit (uncased)", "R_W (network)"
 PAPER_WAY = " (paper)"  # after the name of a model that was made by Algorithm 1 as printed
 LETTERS = ("e", "i", "m", "r")
+ARCHITECTURE = "architecture_"  # before the name of a network of Figure 4
 WIDE = "A_W_wide.ngram"  # the uncased model on all n-grams that the network counted, for the refit
 _NAMES = {
     "baseline.ngram": BASELINE, "final.ngram": FINAL, "lm.fgram": PACKED, "pooled.ngram": POOLED,
@@ -16,6 +17,11 @@ _NAMES = {
 def model_files(by: str, *, printed: bool = False) -> tuple[str, ...]:
     """The files of a network's four models; `printed` are those by Algorithm 1 as printed."""
     return tuple(f"{_folder(printed)}A_{by}_{letter}.ngram" for letter in LETTERS)
+
+
+def architecture_file(preset: str) -> str:
+    """The file with the curve of another network of Figure 4."""
+    return f"{ARCHITECTURE}{preset}.json"
 
 
 def fit_file(by: str, *, printed: bool = False) -> str:

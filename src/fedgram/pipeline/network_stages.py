@@ -6,19 +6,17 @@ checked against the vocabulary of the run, and taken over.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.compute import Compute
 from fedgram.core.errors import InputError
-from fedgram.core.progress import Advance, Begin
 from fedgram.federated.rounds import Checkpointing
 from fedgram.neural.model import PRESETS
 from fedgram.neural.network import Network, read_network, word_coding, write_network
 from fedgram.neural.new_network import create_network
-from fedgram.pipeline.config import ArchitecturesSection
 from fedgram.pipeline.judges import ByUsers, Judges
+from fedgram.pipeline.model_names import architecture_file
 from fedgram.pipeline.participants import DevicesOf, simulated
 from fedgram.pipeline.text_stages import ledger_entries, write_json
 from fedgram.pipeline.workspace import Work
@@ -72,39 +70,29 @@ def train_network(
     write_json(work.write(f"{name}.json"), told)
 
 
-def architectures(
-    work: Work, config: ArchitecturesSection, known_words: int, start: PretrainingOptions, training: FedAvgOptions,
+def architecture(
+    work: Work, preset: str, rounds: int, known_words: int, start: PretrainingOptions, training: FedAvgOptions,
     seed: int, *, compute: Compute,
 ) -> None:  # fmt: skip
-    """The curves of other networks of word pieces (Figure 4). Each is trained as R_P is, with word pieces of its own.
+    """The curve of another network of word pieces (Figure 4), trained as R_P is, with word pieces of its own.
 
-    A vocabulary that is too small for a network's number of pieces gives it as many as there can be.
+    A vocabulary that is too small for the network's number of pieces gives it as many as there can be.
     """
     frequency, dev = read_unigrams(work.read("U.unigrams")), open_population(work.read("users.population")).dev
-    text, found = read_corpus([work.read("supplement.txt")]), {}
-    options = replace(training, rounds=config.rounds, evaluate_every=max(1, config.rounds // 10))
-    for preset in config.presets:
-        folder = work.write(preset)
-        folder.mkdir(exist_ok=True)
-        pieces = _pieces_for(preset, frequency, folder / "pieces.model")
-        network = create_network(preset, frequency, pieces=pieces, seed=seed, any_size=True, known_words=known_words)
-        trained = folder / "network.safetensors"
-        if not trained.exists():
-            warm = pretrain_network(
-                network, text, start, seed=seed, compute=compute, checkpoint=folder / "checkpoint",
-                begin=partial(_begin_for, preset, work.begin),
-            )  # fmt: skip
-            write_network(trained, warm)
-        result = train_federated(
-            read_network(trained), simulated(work), options, dev=dev, seed=seed, compute=compute,
-            checkpoints=Checkpointing(folder / "checkpoints"), begin=partial(_begin_for, preset, work.begin),
+    pieces, trained = _pieces_for(preset, frequency, work.write("pieces.model")), work.write("network.safetensors")
+    if not trained.exists():
+        warm = pretrain_network(
+            create_network(preset, frequency, pieces=pieces, seed=seed, any_size=True, known_words=known_words),
+            read_corpus([work.read("supplement.txt")]), start, seed=seed, compute=compute,
+            checkpoint=work.write("checkpoint"), begin=work.begin,
         )  # fmt: skip
-        found[preset] = {**_about(result), **result.history}
-    write_json(work.write("architectures.json"), {"networks": found})
-
-
-def _begin_for(preset: str, begin: Begin, description: str, total: int | None = None, *, unit: str = "") -> Advance:
-    return begin(f"{preset}: {description}", total, unit=unit)
+        write_network(trained, warm)
+    result = train_federated(
+        read_network(trained), simulated(work),
+        replace(training, rounds=rounds, evaluate_every=max(1, rounds // 10)), dev=dev, seed=seed, compute=compute,
+        checkpoints=Checkpointing(work.write("checkpoints")), begin=work.begin,
+    )  # fmt: skip
+    write_json(work.write(architecture_file(preset)), {**_about(result), **result.history})
 
 
 def _pieces_for(preset: str, frequency: Mapping[str, float], path: Path) -> bytes:

@@ -229,7 +229,8 @@ def _counted_ngrams(config: RefitOptions, privacy: PrivacyOptions, told: Told) -
         text
         + {
             "dp": "every count gets noise, and what stands out from it may join the model",
-            "threshold": f"an n-gram joins the model if at least {privacy.min_devices} devices have it",
+            "threshold": f"an n-gram joins the model if at least {privacy.min_devices} devices have it, and one that "
+            f"the network learned stays if it is public or at least {privacy.network_devices} devices have it",
             "none": "an n-gram that was added may come from a single device",
         }[privacy.protection]
     )

@@ -9,6 +9,7 @@ from fedgram.core.toml_config import to_toml
 from fedgram.federated.convergence import Convergence
 from fedgram.neural.new_network import presets
 from fedgram.pipeline.config import RunConfig
+from fedgram.pipeline.model_names import ARCHITECTURE
 from fedgram.pipeline.report_facts import Told, about, privacy, ways, whom
 from fedgram.pipeline.text_stages import write_json
 from fedgram.pipeline.verdict import verdict
@@ -28,7 +29,7 @@ def report_files(config: RunConfig, told: tuple[str, ...]) -> tuple[str, ...]:
     if config.unigrams.counts is None and not config.privacy.is_dp:  # with noise, the rounds' sums are not known
         figures += [Z, TAIL]
     words, pieces = (own.network is None and own.training.dev_users > 0 for own in (config.words, config.pieces))
-    if words or (pieces and config.pieces.use) or "architectures.json" in told:
+    if words or (pieces and config.pieces.use) or any(map(_is_architecture, told)):
         figures.append(CURVES)
     return tuple(f"report/{name}" for name in (*names, *(n for f in figures for n in (f, dark_twin(Path(f)).name))))
 
@@ -78,9 +79,13 @@ def _digests(config: RunConfig, stages: Mapping[str, Mapping[str, Any]]) -> dict
 
 
 def _trained_networks(told: Told) -> dict[str, Mapping[str, Any]]:
-    """The networks that this run trained, by preset: R_W, R_P, and those of the stage `architectures`."""
-    own = {told[name]["preset"]: told[name] for name in ("R_W", "R_P") if name in told and told[name]["dev"]}
-    return own | dict(told.get("architectures", {}).get("networks", {}))
+    """The networks that this run trained, by preset: R_W, R_P, and the others of Figure 4."""
+    trained = [network for name, network in told.items() if name in ("R_W", "R_P") or _is_architecture(name)]
+    return {network["preset"]: network for network in trained if network["dev"]}
+
+
+def _is_architecture(name: str) -> bool:
+    return name.startswith(ARCHITECTURE)
 
 
 def _points(network: Mapping[str, Any]) -> list[tuple[int, float]]:

@@ -1,22 +1,23 @@
 """One run in a workspace: the stages that its configuration asks for, of which only those run that must."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.processes import Processes
 from fedgram.core.progress import Begin, silent
 from fedgram.core.storage import atomic_write
-from fedgram.core.toml_config import read_config, to_toml
+from fedgram.core.toml_config import to_toml
 from fedgram.evaluate.experiment import LEAST_USERS
 from fedgram.neural.torch_devices import choose_torch_device
 from fedgram.pipeline.config import EvaluationSection, RunConfig, read_run_config
+from fedgram.pipeline.stage_processes import CONFIG, StageProcesses, stages_of
 from fedgram.pipeline.stages import run_stages, stage_names
 from fedgram.pipeline.workspace import Planned, Stage, Work, Workspace, open_workspace
 
-CONFIG = "run.toml"
 Change = Callable[[list[Stage]], list[Stage]]
 
 
@@ -27,7 +28,9 @@ def run_pipeline(
     compute: Compute | None = None,
     until: str | None = None,
     change: Change | None = None,
+    stages_at_once: int = 1,
     on_stage: Callable[[Stage, str | None], object] = lambda *_: None,
+    on_done: Callable[[Stage, float], object] = lambda *_: None,
     begin: Begin = silent,
 ) -> Workspace:
     """Run the stages of a configuration that are not done yet.
@@ -41,19 +44,20 @@ def run_pipeline(
         compute: Where networks run, and how many cores are used.
         until: The name of the last stage to run.
         change: Puts other functions into stages, such as those that ask real devices.
+        stages_at_once: With more than 1, each stage has a process of its own, and so many may run at the same time.
         on_stage: Called for every stage, with the reason why it runs, None if it is done.
+        on_done: Called when a stage has run, with its seconds.
         begin: Progress callback.
     """
     _check_users(config, change)
+    if change is not None and stages_at_once > 1:
+        raise FedgramError("stages that ask devices run one after the other; leave out stages_at_once")
     compute = compute or Compute()
     on_gpu = choose_torch_device(compute.torch_device).type == "cuda"
     compute = Compute("cuda" if on_gpu else "cpu", compute.cores)
     with open_workspace(folder) as space:
         with atomic_write(space.folder / CONFIG) as file:
             file.write(to_toml(config).encode())
-
-        def timings() -> dict[str, Mapping[str, Any]]:
-            return {stage.name: noted for stage in stages if (noted := space.artefacts.get(stage.name))}
 
         def told(stage: Stage, reason: str | None) -> None:
             if stage.name == "unigrams" and experiments:  # right after the population, before anything takes long
@@ -65,9 +69,15 @@ def run_pipeline(
             and config.evaluation.experiment
             and "evaluation" in stage_names(config, until)
         )
-        stages = run_stages(config, compute=compute, timings=timings)
+        stages = stages_of(space.folder, compute)
         stages = change(stages) if change else stages
-        space.run(stages, until=until, on_stage=told, begin=begin)
+        telling: dict[str, Any] = {"until": until, "on_stage": told, "on_done": on_done, "begin": begin}
+        if stages_at_once == 1:
+            space.run(stages, **telling)
+        else:
+            with Processes(stages_at_once) as processes:
+                runner = StageProcesses(processes, stages_at_once, space.folder, compute)
+                space.run(stages, runner=runner, **telling)
         return space
 
 
@@ -93,12 +103,7 @@ def report_workspace(folder: Path) -> None:
 
     It needs `run.toml`, `manifest.json` and what the stages told (their JSON files), and no text or model.
     """
-    space = Workspace(folder)
-
-    def timings() -> dict[str, Mapping[str, Any]]:
-        return {stage.name: noted for stage in stages if (noted := space.artefacts.get(stage.name))}
-
-    stages = run_stages(read_config(folder / CONFIG, RunConfig), timings=timings)
+    stages = stages_of(folder)
     inputs = {name: folder / name for name in stages[-1].inputs}
     for path in inputs.values():
         if not path.is_file():

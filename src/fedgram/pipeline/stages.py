@@ -1,7 +1,7 @@
 """The whole paper as stages: which files each reads and writes, and what of the configuration it depends on.
 
     population → unigrams → external → pretrain_words → train_words → pieces → pretrain_pieces → train_pieces
-    → architectures → distill_words → distill_pieces → refit → baselines → final → pack → paper_words → paper_pieces
+    → architecture_… → distill_words → distill_pieces → refit → baselines → final → pack → paper_words → paper_pieces
     → evaluation → clipping → report
 
 Unigrams, word pieces and networks may come from elsewhere: the configuration names their files, and their stages check
@@ -28,7 +28,8 @@ from fedgram.pipeline import (
     text_stages,
 )
 from fedgram.pipeline.config import RunConfig
-from fedgram.pipeline.model_names import WIDE, fit_file, model_files
+from fedgram.pipeline.judges import ByUsers
+from fedgram.pipeline.model_names import ARCHITECTURE, WIDE, architecture_file, fit_file, model_files
 from fedgram.pipeline.report_stage import report, report_files
 from fedgram.pipeline.workspace import Stage, Work
 
@@ -48,7 +49,7 @@ def run_stages(config: RunConfig, *, compute: Compute | None = None, timings: Ti
         *_baseline_stages(config),
         *_final_stages(config),
         *(_distilling_stages(config, compute, printed=True) if config.paper_way.run else []),
-        *_measuring_stages(config, timings),
+        *_measuring_stages(config, compute, timings),
     ]
 
 
@@ -85,15 +86,21 @@ def _piece_stages(c: RunConfig, compute: Compute) -> list[Stage]:
         "pieces", ("pieces.model",), text_stages.pieces, c.pieces.size,
         inputs=("U.unigrams",), sources=_named(model=c.pieces.model),
     )  # fmt: skip
-    stages = [pieces, *_network_stages(c, "pieces", pieces.outputs, compute)]
-    if c.architectures.run:
-        others = _stage(
-            "architectures", ("architectures.json",), partial(network_stages.architectures, compute=compute),
-            c.architectures, known_words(c), c.pieces.pretraining, c.pieces.training, c.seed,
+    others = [
+        _stage(
+            f"{ARCHITECTURE}{preset}", (architecture_file(preset),),
+            partial(network_stages.architecture, compute=compute),
+            preset, c.architectures.rounds, known_words(c), c.pieces.pretraining, c.pieces.training, c.seed,
             inputs=(*_users(c), "supplement.txt", "U.unigrams"),
-        )  # fmt: skip
-        stages.append(others)
-    return stages
+        )
+        for preset in _architectures(c)
+    ]  # fmt: skip
+    return [pieces, *_network_stages(c, "pieces", pieces.outputs, compute), *others]
+
+
+def _architectures(c: RunConfig) -> tuple[str, ...]:
+    """The other networks of Figure 4, if they are wanted."""
+    return c.architectures.presets if c.pieces.use and c.architectures.run else ()
 
 
 def _network_stages(c: RunConfig, what: str, pieces: tuple[str, ...], compute: Compute) -> list[Stage]:
@@ -172,13 +179,14 @@ def _final_stages(c: RunConfig) -> list[Stage]:
     ]  # fmt: skip
 
 
-def _measuring_stages(c: RunConfig, timings: Timings) -> list[Stage]:
+def _measuring_stages(c: RunConfig, compute: Compute, timings: Timings) -> list[Stage]:
     networks = ("R_W.safetensors",) if c.evaluation.networks else ()
     printed = _eight(c, printed=True) if c.paper_way.run else ()
     models = ("baseline.ngram", *_eight(c), *printed, *_refitted(c), "final.ngram", "lm.fgram", *networks, *_pooled(c))
     stages = [
         _stage(
-            "evaluation", ("evaluation.json",), evaluation_stages.evaluation, c.evaluation, c.population.language,
+            "evaluation", ("evaluation.json",),
+            partial(evaluation_stages.evaluation, judges=ByUsers(compute.cores)), c.evaluation, c.population.language,
             c.seed, inputs=(*_users(c), *models), measures=c.evaluation.split,
         ),
     ]  # fmt: skip
@@ -201,9 +209,8 @@ def _told(c: RunConfig) -> tuple[str, ...]:
     told += ["evaluation.json"]
     wanted = {
         "clipping.json": c.clipping.run, "R_P.json": c.pieces.use, "refit.json": c.refit.run,
-        "architectures.json": c.pieces.use and c.architectures.run,
     }  # fmt: skip
-    return (*told, *(file for file, present in wanted.items() if present))
+    return (*told, *(file for file, present in wanted.items() if present), *map(architecture_file, _architectures(c)))
 
 
 def _users(c: RunConfig) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedgram.evaluate.jackknife import Estimate
 from fedgram.pipeline.model_names import BASELINE, FINAL
-from fedgram.report.page import is_too_wide, result_sentence
+from fedgram.report.headline import is_too_wide, result_sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,11 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedgram import __version__
 from fedgram.core.errors import FedgramError, InputError, InvariantError
@@ -85,6 +86,40 @@ class Planned:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A stage that runs, what its function was given, what is noted of it, and when it began."""
+
+    stage: Stage
+    work: Work
+    noted: Mapping[str, Any]
+    began: float
+
+
+class Runner(Protocol):
+    """Calls the functions of stages, at most `at_once` at the same time."""
+
+    @property
+    def at_once(self) -> int:
+        """How many stages may run at the same time."""
+
+    def call(self, stage: Stage, work: Work) -> "Future[int]":
+        """Call a stage's function; the result is the most memory that it had, in bytes."""
+
+
+class OneByOne:
+    """A `Runner` in this process."""
+
+    at_once = 1
+
+    def call(self, stage: Stage, work: Work) -> "Future[int]":
+        """Call the function, and come back when it is done."""
+        stage.function(work)
+        done = Future[int]()
+        done.set_result(peak_bytes())
+        return done
+
+
 class Workspace:
     """A run's folder, held for one run; open it with `open_workspace`."""
 
@@ -117,24 +152,41 @@ class Workspace:
         stages: Sequence[Stage],
         *,
         until: str | None = None,
+        runner: "Runner | None" = None,
         on_stage: Callable[[Stage, str | None], object] = lambda *_: None,
+        on_done: Callable[[Stage, float], object] = lambda *_: None,
         begin: Begin = silent,
     ) -> None:
-        """Run what is not there yet, in order; `on_stage` is told of every stage and why it runs, None if not."""
-        wanted = _checked(stages, until)
-        for stage in wanted:
+        """Run what is not there yet; a stage begins when what it reads is there, in the order of the stages.
+
+        Args:
+            stages: All stages, in an order in which they can run.
+            until: The name of the last stage to run.
+            runner: What calls the stages' functions; by default this process, one after the other.
+            on_stage: Told of every stage, and why it runs, None if it does not.
+            on_done: Told of every stage that ran, and its seconds.
+            begin: Progress callback.
+        """
+        waiting, running = list(_checked(stages, until)), dict[Future[int], _Begun]()
+        runner = runner or OneByOne()
+        for stage in waiting:
             code_digest(stage.function)  # sources are read before the first stage, as they may be edited meanwhile
-        for stage in wanted:
-            reason = self._reason(stage)
-            on_stage(stage, reason)
-            if reason:
-                try:
-                    self._run(stage, begin)
-                except (FedgramError, OSError) as error:
-                    error.add_note(f"in the stage {stage.name}")
-                    raise
-            else:
-                self._clear(stage.name)  # a run that was killed at its very end leaves an empty working folder
+        while waiting or running:
+            missing = {name for stage in (*waiting, *(b.stage for b in running.values())) for name in stage.outputs}
+            ready = [stage for stage in waiting if not missing.intersection(stage.inputs)]
+            if ready and len(running) < runner.at_once:
+                waiting.remove(stage := ready[0])
+                on_stage(stage, reason := self._reason(stage))
+                if reason:
+                    with _named(stage):
+                        begun = self._begin(stage, begin)
+                        running[runner.call(stage, begun.work)] = begun
+                else:
+                    self._clear(stage.name)  # a run that was killed at its very end leaves an empty working folder
+                continue
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                with _named((begun := running.pop(done)).stage):
+                    on_done(begun.stage, self._finish(begun, done.result()))
 
     def _reason(self, stage: Stage) -> str | None:
         noted = self._manifest.get(stage.name)
@@ -159,7 +211,8 @@ class Workspace:
         paths = {name: self.folder / name for name in stage.inputs} | dict(stage.sources)
         return {name: (self._describe(path) or {}).get("sha256") for name, path in paths.items()}
 
-    def _run(self, stage: Stage, begin: Begin) -> None:
+    def _begin(self, stage: Stage, begin: Begin) -> "_Begun":
+        """Check what a stage reads, and make its working folder."""
         inputs = self._input_digests(stage)
         for name, content in inputs.items():
             if content is None:
@@ -174,9 +227,13 @@ class Workspace:
         self._clear(stage.name, keep=folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = {name: self.folder / name for name in stage.inputs} | dict(stage.sources)
-        began, measured = time.perf_counter(), self._measured.get(stage.name, {})
-        stage.function(Work(stage.config, folder, paths, begin, measured.get(stage.measures or "", 0)))
-        noted |= {"key": key, "seconds": round(time.perf_counter() - began, 3), "peak_bytes": _peak_bytes()}
+        measured = self._measured.get(stage.name, {}).get(stage.measures or "", 0)
+        work = Work(stage.config, folder, paths, begin, measured)
+        return _Begun(stage, work, {**noted, "key": key}, time.perf_counter())
+
+    def _finish(self, begun: "_Begun", peak_bytes: int) -> float:
+        """Move what a stage wrote to its place, and note it; returns the seconds that the stage took."""
+        stage, folder, seconds = begun.stage, begun.work.folder, round(time.perf_counter() - begun.began, 3)
         files = {}
         for name in stage.outputs:
             files[name] = self._describe(folder / name)
@@ -189,11 +246,13 @@ class Workspace:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).replace(self.folder / name)
         flush(self.folder)
-        self._manifest[stage.name] = {**noted, "files": files}
+        self._manifest[stage.name] = {**begun.noted, "seconds": seconds, "peak_bytes": peak_bytes, "files": files}
         if stage.measures:
-            self._measured[stage.name] = {**measured, stage.measures: measured.get(stage.measures, 0) + 1}
+            measured = self._measured.get(stage.name, {})
+            self._measured[stage.name] = {**measured, stage.measures: begun.work.measured + 1}
         self._write_manifest()
         shutil.rmtree(folder, ignore_errors=True)
+        return seconds
 
     def _describe(self, path: Path) -> dict[str, Any] | None:
         """The digest and the size of a file; None if there is none."""
@@ -267,6 +326,16 @@ def _checked(stages: Sequence[Stage], until: str | None) -> Sequence[Stage]:
     return stages[: names.index(until) + 1]
 
 
+@contextmanager
+def _named(stage: Stage) -> Iterator[None]:
+    """Errors say in which stage they happened."""
+    try:
+        yield
+    except (FedgramError, OSError) as error:
+        error.add_note(f"in the stage {stage.name}")
+        raise
+
+
 def _read_manifest(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, int]]]:
     """What is noted of each stage, and how often each has measured users."""
     if not path.exists():
@@ -288,6 +357,6 @@ def _read_manifest(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, dic
     return artefacts, measured
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """The most memory this process has had so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -45,13 +45,17 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a chart: its name, its length with both ends of an interval, how it reads, and whether it stands out."""
+    """A bar of a chart: its name, its length with both ends of an interval, how it reads, and whether it stands out.
+
+    `note` says in a few words what it is.
+    """
 
     name: str
     value: float
     interval: tuple[float, float] | None
     text: str
     stands_out: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,16 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. The first column names the row; the others have numbers, or text if `text_columns` is set."""
+    """A table. The first column names the row; the others have numbers, or text if `text_columns` is set.
+
+    `details` are the rows, by number, that belong to the one above.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     caption: str = ""
     text_columns: bool = False
+    details: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +129,25 @@ h1 { font-size: 1rem; font-weight: 500; line-height: 1.4; margin: 0 0 1.25rem; c
 h2 { font-size: 1.375rem; line-height: 1.3; letter-spacing: -.01em; margin: 3.25rem 0 0.75rem; }
 h3 { font-size: 1.05rem; margin: 1.75rem 0 0.25rem; }
 p { max-width: 46rem; }
+sub, sup { line-height: 0; }
 .lead { max-width: 56rem; margin: 0 0 1.75rem; font-size: clamp(1.375rem, 1.1rem + 1.4vw, 2rem); line-height: 1.3;
-  font-weight: 600; letter-spacing: -.015em; }
+  font-weight: 600; letter-spacing: -.015em; text-wrap: balance; }
 .notice { margin: 1.25rem 0; padding: 0.5rem 1.1rem; border-left: 4px solid var(--alarm); border-radius: 4px;
   background: var(--alarm-paper); }
 .notice p { margin: 0.4rem 0; max-width: none; }
 .notice strong { color: var(--alarm); }
 .chart { margin: 0; font-variant-numeric: tabular-nums; font-size: 0.95rem; }
-.chart div { display: grid; grid-template: "name track value" / 10.5rem minmax(0, 1fr) 8.75rem; gap: 0 1rem;
-  align-items: center; padding: 0.2rem 0; }
-.chart dt { grid-area: name; } .chart dd { grid-area: value; margin: 0; white-space: nowrap; text-align: right; }
-.chart .track { grid-area: track; position: relative; height: 1.125rem; }
+.chart div { display: grid; grid-template: "name track value" / 14.5rem minmax(0, 1fr) 7.25rem; gap: 0 1rem;
+  align-items: center; padding: 0.35rem 0; }
+.chart dt { grid-area: name; line-height: 1.35; }
+.chart dd { grid-area: value; margin: 0; white-space: nowrap; text-align: right; }
+.chart .track { grid-area: track; position: relative; height: 1.375rem; }
 .track i, .track b { position: absolute; left: 0; height: 100%; border-radius: 2px; background: var(--bar); }
 .track b { top: calc(50% - 1px); height: 2px; background: var(--ink); }
+.chart small { display: block; margin-top: 0.2rem; color: var(--soft); font-size: 0.825rem; font-weight: 400; }
 .chart .ours { font-weight: 650; } .ours .track i { background: var(--accent); }
 @media (max-width: 36rem) { .chart div { grid-template: "name value" "track track" / minmax(0, 1fr) max-content; }
-  .chart .track { height: 0.75rem; margin-bottom: 0.4rem; } }
+  .chart dd { align-self: start; } .chart .track { height: 0.75rem; margin: 0.25rem 0 0.4rem; } }
 nav { margin: 2rem 0 0; padding: 0.9rem 0; border-top: 1px solid var(--line); border-bottom: 1px solid var(--line); }
 nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1.5rem; margin: 0; padding: 0; list-style: none; }
 a { color: var(--accent); text-underline-offset: 0.15em; } nav a { text-decoration: none; }
@@ -150,6 +161,11 @@ th:first-child, td:first-child, .text td, .text th { text-align: left; }
 thead th { font-weight: 500; color: var(--soft); vertical-align: bottom; }
 tr { background: var(--paper); }
 tbody tr:nth-child(even) { background: var(--stripe); }
+.grouped tbody tr { background: var(--paper); }
+.grouped tbody:nth-of-type(even) tr { background: var(--stripe); }
+.grouped tr:not(:last-child) > * { border-bottom: 0; }
+.detail > * { padding-top: 0; color: var(--soft); font-size: 0.85rem; font-weight: 400; }
+.grouped tr:has(+ .detail) > * { padding-bottom: 0; }
 table:not(.text) tr > :first-child { position: sticky; left: 0; background: inherit; }
 tbody th { font-weight: 500; }
 figure { margin: 1.25rem 0; }
@@ -160,7 +176,7 @@ figcaption { color: var(--soft); font-size: 0.875rem; margin-top: 0.5rem; max-wi
   .hint { display: block; } .drawn img { min-width: 38rem; }
   .wide { scrollbar-width: thin; scrollbar-color: var(--soft) var(--line); padding-bottom: 0.4rem; }
   .wide.cut { mask-image: linear-gradient(to left, transparent, #000 2.5rem); }
-  .text th { max-width: 40vw; white-space: normal; }
+  .text th { max-width: 40vw; white-space: normal; } .text td { min-width: 6.5rem; }
   @supports (animation-timeline: scroll()) { .wide.cut { mask-image: none; animation: cut linear;
     animation-timeline: scroll(self inline); } } }
 @keyframes cut { 0%, 92% { mask-image: linear-gradient(to left, transparent, #000 2.5rem); }
@@ -252,7 +268,7 @@ def _html_chart(chart: Chart) -> str:
         kind = ' class="ours"' if bar.stands_out else ""
         whisker = f"left:{100 * max(low, 0) / most:.2f}%;width:{100 * (high - max(low, 0)) / most:.2f}%"
         rows.append(
-            f"<div{kind}><dt>{_html_text(bar.name)}</dt><dd>{_html_text(bar.text)}</dd>"
+            f"<div{kind}><dt>{_html_text(bar.name)}{_html_note(bar.note)}</dt><dd>{_html_text(bar.text)}</dd>"
             f'<dd class="track" aria-hidden="true"><i style="width:{100 * bar.value / most:.2f}%"></i>'
             f'<b style="{whisker}"></b></dd></div>\n'
         )
@@ -260,28 +276,42 @@ def _html_chart(chart: Chart) -> str:
     return f"<figure>{drawn}<figcaption>{_html_text(chart.caption)}</figcaption></figure>"
 
 
+def _html_note(note: str) -> str:
+    return f" <small>{_html_text(note)}</small>" if note else ""
+
+
+def _html_rows(table: Table) -> str:
+    """The body of a table; rows with their details are a body of their own."""
+    rows = []
+    for number, row in enumerate(table.rows):
+        is_detail = number in table.details
+        begin = "</tbody>\n<tbody>\n" if number and table.details and not is_detail else ""
+        cells = "".join(f"<td>{_html_text(shown(cell))}</td>" for cell in row[1:])
+        kind = ' class="detail"' if is_detail else ""
+        rows.append(f'{begin}<tr{kind}><th scope="row">{_html_text(shown(row[0]))}</th>{cells}</tr>\n')
+    return f"<tbody>\n{''.join(rows)}</tbody>"
+
+
 def _html_table(table: Table) -> str:
     head = "".join(f'<th scope="col">{_html_text(name)}</th>' for name in table.header)
-    rows = "".join(
-        f'<tr><th scope="row">{_html_text(shown(row[0]))}</th>'
-        + "".join(f"<td>{_html_text(shown(cell))}</td>" for cell in row[1:])
-        + "</tr>\n"
-        for row in table.rows
-    )
     caption = f"<figcaption>{_html_text(table.caption)}</figcaption>" if table.caption else ""
-    kind = ' class="text"' if table.text_columns else ""
+    kind = ' class="text"' if table.text_columns else ' class="grouped"' if table.details else ""
     is_wide = len(table.header) >= _HINTED_COLUMNS
     hint = '<p class="hint">Swipe to see all columns →</p>' if is_wide else ""
     head = f"<thead><tr>{head}</tr></thead>\n" if any(table.header) else ""
     return (
         f'<figure>{hint}<div class="wide{" cut" if is_wide else ""}" tabindex="0"><table{kind}>{head}'
-        f"<tbody>\n{rows}</tbody></table></div>{caption}</figure>"
+        f"{_html_rows(table)}</table></div>{caption}</figure>"
     )
 
 
 def _html_text(text: str) -> str:
-    """Escaped text, with names such as A_W_e, p_cap and SLL^e in the paper's typography; numbers keep their units."""
-    text = html.escape(text)
+    """Escaped text, with names such as A_W_e, p_cap and SLL^e in the paper's typography.
+
+    Numbers keep their units and have a true minus, and an n-gram is not divided at the end of a line.
+    """
+    text = re.sub(r"\bn-gram", "n\N{NON-BREAKING HYPHEN}gram", html.escape(text))
+    text = re.sub(r"(?<![\w.-])-(?=\d)", "\N{MINUS SIGN}", text)
     text = re.sub(r"\b([AR])_([WP])(_([eimr]))?\b", _named_model, text)
     text = re.sub(r"\b([NS])_(l|h|e|total)\b|\b(p)_(cap)\b", r"<i>\1\3</i><sub>\2\4</sub>", text)
     text = re.sub(r" (±|%)", "\N{NO-BREAK SPACE}\\1", text).replace("± ", "±\N{NO-BREAK SPACE}")
@@ -316,7 +346,9 @@ def _markdown_block(block: Block, folder: Path) -> str:
         case Paragraph(text):
             return _markdown_text(text)
         case Chart(bars, caption):
-            return _markdown_table(Table(("", ""), tuple((bar.name, bar.text) for bar in bars), caption))
+            named = (f"{bar.name} ({bar.note})" if bar.note else bar.name for bar in bars)
+            rows = tuple(zip(named, (bar.text for bar in bars), strict=True))
+            return _markdown_table(Table(("", ""), rows, caption))
         case Notice(sentences):
             return "\n".join(["> **Warning**", *(f">\n> {_markdown_text(sentence)}" for sentence in sentences)])
         case Code(text, title):

@@ -120,7 +120,8 @@ def draw_tail_words(convergence: Convergence, path: Path, *, capacity: int, whit
     def draw(_: Any, axes: Any, theme: Theme) -> None:
         rounds = range(1, len(convergence.unique) + 1)
         blue, orange = theme.lines[:2]
-        band = axes.axhspan(low, high, color=theme.grey, alpha=0.25, linewidth=0, label=f"{low:,} to {high:,} words")
+        sizes = f"size of the model ({capacity:,}) and of the whitelist ({whitelist:,})"
+        band = axes.axhspan(low, high, color=theme.grey, alpha=0.25, linewidth=0, label=sizes)
         (seen,) = axes.plot(rounds, convergence.unique, color=blue, linewidth=2.2, label="whitelist words seen")
         axes.set_ylim(0, high * 1.05)
         _finish(axes, theme, "round", "words")

@@ -1,38 +1,30 @@
 """The report of a run: first the result, then how it was made, all measures beside the paper's, figures and examples.
 
-`paper_tables` has the paper's own tables.
+`headline` has the result, and `paper_tables` the paper's own tables.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from fedgram.core.storage import atomic_write
-from fedgram.evaluate.jackknife import Estimate
 from fedgram.report.document import (
-    Bar,
     Block,
     Cell,
-    Chart,
     Code,
     Contents,
     Figure,
     Heading,
-    Lead,
     Notice,
     Paragraph,
     Table,
     to_html,
     to_markdown,
 )  # fmt: skip
+from fedgram.report.headline import result
+from fedgram.report.measures import MEASURES, measures_table
 from fedgram.report.paper_tables import PAPER_WAY, accuracy_tables, architecture_table, clipping_table, signed
 from fedgram.report.published import LANGUAGES
-from fedgram.report.results import Experiment, LanguageResult, ModelResult, Results, Value
-
-_MEASURES = {
-    "top1": "top-1 [%]", "top3": "top-3 [%]", "oov_rate": "OOV rate [%]", "perplexity": "perplexity",
-    "sll_e": "SLL^e", "keystroke_savings": "taps saved [%]",
-}  # fmt: skip
-_TOO_WIDE = 10.0  # per cent, relative to the baseline
+from fedgram.report.results import Experiment, LanguageResult, Results, Value
 
 # Descriptions of models, by the start of their names; a report shows those of its own models.
 _NAMES = {
@@ -62,7 +54,7 @@ def write_report(results: Results, folder: Path) -> tuple[Path, Path]:
 
 def build(results: Results) -> list[Block]:
     """The blocks of the report, in order; parts without results are left out."""
-    blocks: list[Block] = [Heading(results.title, 1), *_result(results)]
+    blocks: list[Block] = [Heading(results.title, 1), *result(results)]
     if results.warnings:
         blocks.append(Notice(tuple(f"{warning[:1].upper()}{warning[1:]}." for warning in results.warnings)))
     top = len(blocks)
@@ -115,63 +107,6 @@ def _values(title: str, values: Mapping[str, Value]) -> list[Block]:
     return [Heading(title), Table(("", ""), rows, text_columns=True)]
 
 
-def _result(results: Results) -> list[Block]:
-    """The result per language: one sentence, one chart, and the row of the final model, or else of the best one."""
-    blocks: list[Block] = []
-    for name, language in results.languages.items():
-        changes = {model: change for model, r in language.models.items() if (change := r.change.get("top1"))}
-        if not changes or not language.baseline:
-            continue
-        chosen = language.final if language.final in changes else max(changes, key=lambda model: changes[model].value)
-        levels = {model: r.levels.get("top1") for model, r in language.models.items()}
-        old, new = levels[language.baseline], levels[chosen]
-        if not old or not new:
-            continue
-        prefix = f"{LANGUAGES.get(name, name)}: " if len(results.languages) > 1 else ""
-        sentence = result_sentence(chosen, new, language.baseline, old, changes[chosen], results.measured)
-        bars = tuple(
-            Bar(model, level.value, level.interval, f"{level} %", model == chosen)
-            for model, level in levels.items()
-            if level and (model in (chosen, language.baseline) or not model.endswith(PAPER_WAY))
-        )
-        caption = "Next words predicted right at the first try [%]. Lines are 95 % intervals over users."
-        blocks += [Lead(prefix + sentence), Chart(bars, caption), _measures_table({chosen: language.models[chosen]})]
-    return blocks
-
-
-def result_sentence(
-    model: str, new: Estimate, baseline: str, old: Estimate, change: Estimate, measured: str | None = None
-) -> str:
-    """What came out, in one sentence. It is a result only if the interval of the change leaves out zero."""
-    whom, levels = measured or "the held-out users", f"{new} % of next words right, against {old} %"
-    if change.interval is None:
-        return f"No result: {whom} are too few for an interval ({_in_sentence(model)}: {levels})."
-    low, high = change.interval
-    if low > 0 or high < 0:
-        verdict = f"{_sentence_case(model)} is {'better' if low > 0 else 'worse'} than {_in_sentence(baseline)}"
-        return f"{verdict}: {levels}, a change of {signed(change)} %, on {whom}."
-    between = f"the change is between {low:+.1f} % and {high:+.1f} % ({levels})"
-    if is_too_wide(change):
-        return f"No result: {whom} are too few to tell {_in_sentence(model)} from {_in_sentence(baseline)}; {between}."
-    return f"{_sentence_case(model)} and {_in_sentence(baseline)} do not differ measurably on {whom}; {between}."
-
-
-def is_too_wide(change: Estimate) -> bool:
-    """Whether an interval that contains zero is so wide that it says nothing: more users are needed."""
-    return change.interval is None or change.half_width > _TOO_WIDE
-
-
-def _in_sentence(model: str) -> str:
-    """The name of a model inside a sentence."""
-    return f"the {model.lower()}" if model in ("Baseline", "Final model") else model
-
-
-def _sentence_case(model: str) -> str:
-    """The name of a model at the beginning of a sentence."""
-    name = _in_sentence(model)
-    return name[:1].upper() + name[1:]
-
-
 def _names(results: Results) -> list[Block]:
     """Descriptions of the models and of the measures."""
     models = [model for by_case in (results.languages, results.cased) for r in by_case.values() for model in r.models]
@@ -194,31 +129,19 @@ def _names(results: Results) -> list[Block]:
     return [Heading("The models"), Table(("", ""), tuple(described.items()), text_columns=True), Paragraph(note)]
 
 
-def _measures_table(models: Mapping[str, ModelResult], caption: str = "") -> Table:
-    """A row per model, and one for its change from the baseline."""
-    rows: list[tuple[Cell, ...]] = []
-    for name, result in models.items():
-        rows.append((name, *(str(level) if (level := result.levels.get(key)) else None for key in _MEASURES)))
-        if result.change:
-            # SLL^e is a logarithm: its relative change has no meaning.
-            changes = (result.change.get(key) if key != "sll_e" else None for key in _MEASURES)
-            rows.append(("change [%]", *(signed(change) for change in changes)))
-    return Table(("Model", *_MEASURES.values()), tuple(rows), caption)
-
-
 def _all_measures(title: str, language: LanguageResult) -> list[Block]:
     caption = "± is half the width of the 95 % interval. Changes are relative to the baseline, for the same users."
     if language.shared_words is not None and language.outside is not None:
         caption += (
             f" 𝒱 has {language.shared_words:,} words; {language.outside:.2f} % of the typed words are outside it."
         )
-    return [Heading(f"All measures, {title}"), _measures_table(language.models, caption)]
+    return [Heading(f"All measures, {title}"), measures_table(language.models, caption)]
 
 
 def _experiment(experiment: Experiment | None) -> list[Block]:
     if experiment is None:
         return []
-    measures = {key: title for key, title in _MEASURES.items() if key in ("top1", "top3", "oov_rate")}
+    measures = {key: title for key, title in MEASURES.items() if key in ("top1", "top3", "oov_rate")}
     rows = tuple(
         (name, *(signed(changes.get(key)) for key in measures)) for name, changes in experiment.changes.items()
     )
@@ -254,4 +177,4 @@ def _stages(results: Results) -> list[Block]:
     ]
     rows.append(("total", f"{sum(seconds for _, seconds, _ in results.stages):,.1f}", None))
     caption = "Peak memory of the process up to the end of the stage"
-    return [Heading("Time and memory"), Table(("Stage", "seconds", "peak memory [GB]"), tuple(rows), caption)]
+    return [Heading("Time and memory"), Table(("Stage", "seconds", "peak [GB]"), tuple(rows), caption)]

@@ -89,7 +89,7 @@ def clipping_table(clipping: Clipping | None) -> list[Block]:
     """Table 1, and why accuracy changes."""
     if clipping is None:
         return []
-    measures = {"top1": "acc@1 [%]", "oov_rate": "OOV rate [%]"}
+    measures = {"top1": "top-1 [%]", "oov_rate": "OOV rate [%]"}
     header = ["Model"]
     for title in measures.values():
         header += [f"{title}, ours", f"{title}, paper"]
@@ -123,7 +123,7 @@ def _clipping_details(clipping: Clipping) -> list[Block]:
         oov = signed(row.against_first.get("oov_rate")) if number else None
         rows.append((_threshold(row.clip), *(signed(c.get("top1")) for c in (row.change, row.interpolated)), oov))
     against = f"OOV rate against {_threshold(clipping.rows[0].clip)}"
-    header = ("Word frequencies from", "acc@1, replaced", "acc@1, interpolated", against)
+    header = ("Word frequencies from", "top-1, replaced", "top-1, interpolated", against)
     caption = (
         "Relative change [%] if word frequencies replace the unigrams of the baseline, or are interpolated with them, "
         "half and half"

@@ -7,7 +7,6 @@ on their number. What they need is in a folder: `work.json`, and whatever files 
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from fedgram.core.errors import FedgramError
 from fedgram.core.lazy import lazy
 from fedgram.core.parent import end_with
+from fedgram.core.processes import Process, start
 from fedgram.neural.ranks import Ranks, join_at
 
 _ENDED = "a worker process ended; try again, or with one worker"
@@ -38,10 +38,10 @@ def sharing(workers: int, function: str, prepare: Callable[[Path], Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="fedgram-") as name:
         folder = Path(name)
         (folder / "work.json").write_text(json.dumps({"function": function, **prepare(folder)}))
-        processes: list[subprocess.Popen[bytes]] = []
+        processes: list[Process] = []
         ranks = Ranks()
         try:
-            processes += [_start(folder, rank, workers) for rank in range(1, workers)]
+            processes += [start(__name__, str(folder), str(rank), str(workers)) for rank in range(1, workers)]
             _await(processes, folder)
             ranks = join_at(_meeting(folder), 0, workers)
             yield ranks
@@ -60,19 +60,7 @@ def _meeting(folder: Path) -> str:
     return f"file://{folder}/meet"
 
 
-def _start(folder: Path, rank: int, size: int) -> "subprocess.Popen[bytes]":
-    """Start a worker that Ctrl-C does not reach and that prints nothing: the first process speaks for all."""
-    command = [sys.executable, "-m", "fedgram.training.workers", str(folder), str(rank), str(size)]
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, stdin=quiet, stdout=quiet,
-        stderr=quiet, start_new_session=True,
-    )  # fmt: skip
-
-
-def _await(processes: "list[subprocess.Popen[bytes]]", folder: Path) -> None:
+def _await(processes: list[Process], folder: Path) -> None:
     """Wait until all workers are ready to meet: at the meeting itself, a worker that died is waited for in vain."""
     waiting = set(range(1, len(processes) + 1))
     while waiting:

@@ -14,7 +14,7 @@ from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.toml_config import digest, from_table, known_keys, to_toml
 from fedgram.neural.model import PRESETS
-from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsSection, WordsPreset, read_run_config
+from fedgram.pipeline.config import PiecesPreset, RunConfig, UnigramsSection, WordsPreset, preset_path, read_run_config
 from fedgram.pipeline.estimates import estimate_seconds
 from fedgram.privacy.accounting import compose
 from fedgram.training.plan import TrainingPlan
@@ -229,7 +229,8 @@ def test_the_page_on_runs_lists_all_defaults() -> None:
 def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_run_config("demo").population.users is None
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"en_us: population.users names .* users.parquet; give it with --users"):
+    refusal = r"en_us: population.users names .* users.parquet; give it with --users; .* phone build"
+    with pytest.raises(InputError, match=refusal):
         read_run_config("en_us")
     for name in ("u.parquet", "supplement.txt", "whitelist.txt"):
         Path(name).touch()
@@ -239,6 +240,15 @@ def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_run_config("demo", {("words", "network"): "none.safetensors"})
     with pytest.raises(InputError, match="give users, supplement and whitelist, or none"):
         read_run_config("demo", {("population", "users"): "u.parquet"})
+
+
+def test_a_preset_is_not_hidden_by_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()  # as `fedgram run demo -w demo` leaves it
+    assert read_run_config("demo") == read_run_config(preset_path("demo"))
+    (tmp_path / "demo").rmdir()
+    (tmp_path / "demo").write_text("seed = 99\n")
+    assert read_run_config("demo").seed == 99
 
 
 def test_the_small_preset_takes_the_place_of_sizes_and_leaves_the_rest() -> None:
@@ -270,6 +280,6 @@ def test_estimates_grow_with_the_work_and_shrink_with_the_cores() -> None:
     training = replace(demo.words.training, rounds=10 * demo.words.training.rounds)
     longer = estimate_seconds(replace(demo, words=replace(demo.words, training=training)), Compute("cpu", 1))
     assert longer["train_words"] == pytest.approx(10 * one["train_words"], rel=0.1)
-    assert "architectures" not in one
+    assert not any(stage.startswith("architecture_") for stage in one)
     curves = replace(demo, architectures=replace(demo.architectures, run=True))
-    assert estimate_seconds(curves, Compute("cpu", 1))["architectures"] > one["train_pieces"]
+    assert estimate_seconds(curves, Compute("cpu", 1))["architecture_P_30K"] > one["train_pieces"]

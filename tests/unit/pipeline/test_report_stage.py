@@ -56,7 +56,7 @@ def told() -> Told:
             "split": "test", "measured": 1, "users": 7, "words": 99, "sizes": [], "examples": [], "uncased": found,
             "cased": found,
         },
-        "architectures": {"networks": {"P_4K-S": network("P_4K-S", -52.0), "P_30K": network("P_30K", -49.0)}},
+        "architecture_P_4K-S": network("P_4K-S", -52.0), "architecture_P_30K": network("P_30K", -49.0),
     }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_figure_4_has_all_networks_that_were_trained(
     assert any(
         "solid lines are the networks of this run's models" in figure["caption"] for figure in results["figures"]
     )
-    del told["architectures"]
+    del told["architecture_P_4K-S"], told["architecture_P_30K"]
     (tmp_path / "again").mkdir()
     _, drawn = reported(tmp_path / "again", told, monkeypatch)
     assert list(drawn["curves"]) == ["R_W (W_30K)", "R_P (P_4K-L)"]
@@ -124,7 +124,7 @@ def test_curves_of_other_networks_alone_need_a_figure() -> None:
         CONFIG, words=replace(CONFIG.words, network="w"), pieces=replace(CONFIG.pieces, network="p", model="m")
     )
     assert "report/likelihood.png" not in report_files(given, ("R_W.json",))
-    assert "report/likelihood.png" in report_files(given, ("architectures.json",))
+    assert "report/likelihood.png" in report_files(given, ("architecture_P_30K.json",))
 
 
 def test_table_2_has_the_seven_networks(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_a_run_without_users_says_what_devices_measured(
     told["population"] = {"whitelist": 5}
     told["R_P"] |= {"dev": [], "best_round": 1}
     del told["R_P"]["before"], told["baselines"]["Pooled text"], told["baselines"]["Pooled + supplement"]
-    del told["architectures"]
+    del told["architecture_P_4K-S"], told["architecture_P_30K"]
     config = replace(CONFIG, population=PopulationSection(supplement="s.txt", whitelist="w.txt")).without_users()
     monkeypatch.setattr(sys.modules[__name__], "CONFIG", config)
     results, drawn = reported(tmp_path, told, monkeypatch)

@@ -44,8 +44,9 @@ def test_parts_can_be_left_out() -> None:
 def test_the_other_networks_of_figure_4_tell_the_report() -> None:
     c = replace(RunConfig(), architectures=ArchitecturesSection(run=True))
     stages = {stage.name: stage for stage in run_stages(c)}
-    assert "architectures.json" in stages["architectures"].outputs
-    assert "architectures.json" in stages["report"].inputs
+    for preset in c.architectures.presets:
+        assert stages[f"architecture_{preset}"].outputs == (f"architecture_{preset}.json",)
+        assert f"architecture_{preset}.json" in stages["report"].inputs
     assert "report/likelihood.png" in stages["report"].outputs
 
 

@@ -31,8 +31,8 @@ def test_a_better_model_needs_no_warning() -> None:
     found = verdict(final("Refit"), evaluation(5.0, [3.0, 7.0]))
     assert (found.better, found.warnings, found.baseline.value, found.final.value) == (True, (), 20.0, 21.0)
     assert found.sentence == (
-        "The final model is better than the baseline: 21.00 ± 1.00 % of next words right, against 20.00 ± 0.50 %, "
-        "a change of +5.00 ± 2.00 %, on 1,234 test users."
+        "The final model is better than the baseline: it predicts 21.0 ± 1.0 % of next words, against 20.0 ± 0.5 %. "
+        "That is 5.0 ± 2.0 % more, on 1,234 test users."
     )
     assert verdict(final("Refit", cased=True), evaluation(5.0, [3.0, 7.0])).final.value == 6.0
 

@@ -54,7 +54,7 @@ def test_figure_2_b(drawn: list[Any], tmp_path: Path) -> None:
     assert lines(right)["rounds with new words"] == ([1, 2, 3, 4], [1.0, 1.0, 1.0, 0.75])
     (band,) = left.patches
     assert (band.get_y(), band.get_y() + band.get_height()) == (16, 20)
-    assert band.get_label() == "16 to 20 words"
+    assert band.get_label() == "size of the model (16) and of the whitelist (20)"
 
 
 def test_figure_4(drawn: list[Any], tmp_path: Path) -> None:

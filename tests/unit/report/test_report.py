@@ -149,7 +149,9 @@ def test_capitals_experiments_and_the_final_model(tmp_path: Path, results: dict[
     assert "packed for phones" not in text
     assert ["A\\_P\\_e", "+40.00 ± 9.00", "–", "–"] in rows_of(text, "A\\_P\\_e")
     assert ["R\\_W", "–", "0.60"] in rows_of(text, "R\\_W")
-    assert "**A\\_P\\_e is better than the baseline: 16.00 ± 0.50 % of next words right, against 11.50 ± 0.50 %" in text
+    assert (
+        "**A\\_P\\_e is better than the baseline: it predicts 16.0 ± 0.5 % of next words, against 11.5 ± 0.5 %." in text
+    )
     for part, value, problem in (
         ("experiment", {"users_per_arm": -1}, "experiment.change must be an object"),
         ("cased", {"en_us": {**cased, "final": "none"}}, "cased.en_us.final must be the name of one of the models"),
@@ -169,7 +171,7 @@ def test_the_tables_have_the_papers_numbers_beside_ours(tmp_path: Path, results:
     assert "Why the accuracy changes" not in text  # without a control
     assert rows_of(text, "λ = 1") == [["λ = 1", "+0.25 ± 0.50", "+0.19 ± 0.21", "-1.00 ± 0.50", "-1.33 ± 0.75"]]
     assert rows_of(text, "λ = ∞") == [["λ = ∞", "+0.10 ± 0.50", "–", "–", "–"]]
-    assert "17.25 ± 0.50 % of next words right, against 11.50 ± 0.50 %, a change of +50.00 ± 0.25 %" in text
+    assert "it predicts 17.2 ± 0.5 % of next words, against 11.5 ± 0.5 %. That is 50.0 ± 0.2 % more" in text
     assert rows_of(text, "total") == [["total", "13.2", "–"]]
     assert "![Words](words.png)" in text
 
@@ -183,10 +185,36 @@ def test_the_report_begins_with_the_result(tmp_path: Path, results: dict[str, An
     assert places == sorted(places)
     assert "on 481 test users." in text
     table = text[text.index("<table") : text.index("</table>")]
-    assert table.count("<tr>") == 3  # the header, the model, and its change
+    assert table.count("<tr") == 3  # the header, the model, and its change
+    assert table.count('<tr class="detail"><th scope="row">change') == table.count("<tbody>") == 1
     assert "17.25" in table
     assert text.count('<div class="ours"><dt>') == 1
     assert "Swipe to see all columns" in text
+
+
+def test_the_chart_of_many_models_has_those_that_tell_the_story(tmp_path: Path, results: dict[str, Any]) -> None:
+    models = results["languages"]["en_us"]["models"]
+    models |= {name: model(15.0, 30.0) for name in ("A_W_i", "A_W_m", "Refit", "Final model", "R_W (network)")}
+    models |= {"Pooled text": model(20.0, 70.0), "Pooled + supplement": model(20.0, 70.0)}
+    results["languages"]["en_us"]["final"] = "Final model"
+    page, twin = write_report(read_results(write(tmp_path, results)), tmp_path)
+    names = re.findall("<dt>(.*?)</dt>", page.read_text())
+    assert [name.partition(" <small>")[0] for name in names] == [
+        "Baseline", "<i>A</i><sub>W<sub>r</sub></sub>", "Final model", "<i>R</i><sub>W</sub> (network)", "Pooled text",
+    ]  # fmt: skip
+    assert "| Baseline (from the server's text only) | 11.5 ± 0.5 % |" in twin.read_text()
+    page = write_report(read_results(write(tmp_path, results)), tmp_path)[0]
+    tables = page.read_text().split("</table>")
+    whole = next(table for table in tables if table.count('class="detail"') == 10)
+    assert whole.count("<tbody>") == 11  # each model with its change
+
+
+def test_a_worse_model_is_called_worse(tmp_path: Path, results: dict[str, Any]) -> None:
+    results["languages"]["en_us"]["models"]["A_W_r"]["change"]["top1"] = figure(-5.0, 2.0)
+    results["languages"]["en_us"]["final"] = "A_W_r"
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    assert "A\\_W\\_r is worse than the baseline" in text
+    assert "That is 5.0 ± 2.0 % less, on the held-out users." in text
 
 
 def test_too_few_users_are_no_result(tmp_path: Path, results: dict[str, Any]) -> None:
@@ -307,6 +335,7 @@ def test_a_title_is_enough(tmp_path: Path) -> None:
         ({"languages": {"x": {"baseline": "b", "models": {}}}}, "languages.x.baseline must be the name of one"),
         ({"examples": [{"context": "a", "suggestions": {"m": "b"}}]}, r"examples\[0\].suggestions.m must be an array"),
         ({"stages": [{"name": "s", "seconds": True}]}, r"stages\[0\].seconds must be a number"),
+        ({"stages": [{"name": "s", "seconds": float("inf")}]}, r"stages\[0\].seconds must be a number"),
         ({"about": [1]}, "about must be an object"),
         ({"warnings": "x"}, "warnings must be an array"),
         ({"warnings": [3]}, r"warnings\[0\] must be a string"),
@@ -344,11 +373,13 @@ def test_the_command(tmp_path: Path, results: dict[str, Any], fedgram: Command, 
 def test_blocks_in_both_forms(tmp_path: Path) -> None:
     (tmp_path / "p.png").write_bytes(b"\x89PNG")
     blocks: list[Block] = [
-        Heading("T", 1), Paragraph("a <b> & SLL^e"), Code("x = ```", "Config"), Figure(tmp_path / "p.png", "P"),
+        Heading("T", 1), Paragraph("a <b> & SLL^e"), Paragraph("n-grams: -2.5, 1-2, a-1, -x"),
+        Code("x = ```", "Config"), Figure(tmp_path / "p.png", "P"),
         Table(("k", "a|b"), (("r", None), ("s", 1234567), ("t", 2.5)), "cap"),
     ]  # fmt: skip
     page, text = to_html(blocks), to_markdown(blocks, tmp_path)
     assert "<p>a &lt;b&gt; &amp; SLL<sup>e</sup></p>" in page
+    assert "<p>n\u2011grams: \u22122.5, 1-2, a-1, -x</p>" in page
     assert "<td>1,234,567</td>" in page
     assert "````\nx = ```\n````" in text
     assert "| k | a\\|b |\n|:---|---:|\n| r | – |\n| s | 1,234,567 |\n| t | 2.50 |\n\n*cap*" in text

@@ -41,8 +41,8 @@ def interrupt():
     os.killpg(0, signal.SIGINT)
 
 started = []
-start = workers._start
-workers._start = lambda *about: started.append(start(*about)) or started[-1]
+start = workers.start
+workers.start = lambda *about: started.append(start(*about)) or started[-1]
 threading.Thread(target=interrupt, daemon=True).start()
 try:
     with workers.sharing(3, "time:sleep", lambda folder: {}):
