@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from tests.chromium import Chromium
+import numpy as np
+from tests.chromium import Chromium, key_events
 
 from fedgram.automata.build import count_ngrams
 from fedgram.automata.smoothing import smooth
@@ -83,6 +85,29 @@ def other(page: Chromium, label: str) -> None:
 def choose(page: Chromium, word: str) -> None:
     """Tap a suggestion."""
     page.touch([page.centre(f".strip button:nth-child({page.evaluate(STRIP).index(word) + 1})")])
+
+
+def random_events(page: Chromium, count: int, rng: np.random.Generator) -> list[tuple[str, dict[str, Any]]]:
+    """Messages for real keys, taps, suggestions and short trails at random."""
+    box = page.evaluate(
+        "(() => { const b = document.querySelector('.keys').getBoundingClientRect(); "
+        "return [b.x, b.y, b.width, b.height]; })()"
+    )
+    keys = [*KEYS, *"eationsrhl" * 3, *["Space"] * 12, *["Backspace"] * 8, "Enter", *".,?!'5éÉçZ-", "Tab", "Escape"]
+    messages = []
+    for _ in range(count):
+        if rng.random() < 0.75:
+            messages += key_events(keys[int(rng.integers(len(keys)))])
+            continue
+        x, y = box[0] + box[2] * rng.random(), box[1] - 30 + (box[3] + 30) * rng.random()
+        away = (rng.random(2) - 0.5) * (200 if rng.random() < 0.2 else 4)
+        points = [(x, y), (x + float(away[0]), y + float(away[1]))]
+        messages += [
+            ("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": a, "y": b}]})
+            for kind, (a, b) in zip(("touchStart", "touchMove"), points, strict=True)
+        ]
+        messages.append(("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []}))
+    return messages
 
 
 def quiet(page: Chromium, url: str) -> None:

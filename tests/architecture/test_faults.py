@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.faults import mutate
 from tests.faults.fault_list import HERE, ROOT, Fault, load_faults
+from tests.faults.patching import can_patch
+
+from fedgram.core import random, storage
 
 LEAST_FAULTS = 250
 LEAST_KILLED = 0.92
@@ -63,6 +66,12 @@ def test_an_outdated_fault_is_found(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not once"):
         fault.planted(content(fault.path))
     assert HERE.is_dir()
+
+
+def test_a_fault_in_a_kernel_is_compiled_and_not_patched_in() -> None:
+    rounds, flush = content("src/fedgram/core/random.py"), content("src/fedgram/core/storage.py")
+    assert not can_patch(random.__name__, rounds, rounds.replace("range(10)", "range(9)"))
+    assert can_patch(storage.__name__, flush, flush.replace("os.fsync(descriptor)", "pass"))
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ from time import sleep
 
 import numpy as np
 import pytest
-from tests.chromium import CHROMIUM, Chromium, key_events
+from tests.chromium import CHROMIUM, Chromium
 
 from tests.keyboard_page import KEYS, KINDS, PLACES, READY, SHOTS, STRIP, TEXT, WORDS, Server  # isort: skip
-from tests.keyboard_page import choose, key, other, pack_languages, quiet, tap  # isort: skip
+from tests.keyboard_page import choose, key, other, pack_languages, quiet, random_events, tap  # isort: skip
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
@@ -222,32 +222,10 @@ CONSISTENT = """import('/static/page.js').then(async ({ phones: [{ session }] })
 
 
 def test_ten_thousand_random_events(page: Chromium, server: Server) -> None:
-    """Real keys, taps, suggestions and trails at random: the page shows the session, and the model is what it was."""
-    rng = np.random.default_rng(3)
+    """The page shows the session, the model is what it was, and keys are handled as fast at the end as at the start."""
     before = page.evaluate(CONSISTENT)
-    box = page.evaluate(
-        "(() => { const b = document.querySelector('.keys').getBoundingClientRect(); "
-        "return [b.x, b.y, b.width, b.height]; })()"
-    )
-    keys = [*KEYS, *"eationsrhl" * 3, *["Space"] * 12, *["Backspace"] * 8, "Enter", *".,?!'5éÉçZ-", "Tab", "Escape"]
-    messages, events = [], 0
-    while events < 10_000:
-        if rng.random() < 0.75:
-            messages += key_events(keys[int(rng.integers(len(keys)))])
-            events += 1
-            continue
-        x, y = box[0] + box[2] * rng.random(), box[1] - 30 + (box[3] + 30) * rng.random()
-        away = (rng.random(2) - 0.5) * (200 if rng.random() < 0.2 else 4)
-        points = [(x, y), (x + float(away[0]), y + float(away[1]))]
-        kinds = ("touchStart", "touchMove")
-        messages += [
-            ("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": a, "y": b}]})
-            for kind, (a, b) in zip(kinds, points, strict=True)
-        ]
-        messages.append(("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []}))
-        events += 1
     page.begin_trace()
-    page.send_all(messages)
+    page.send_all(random_events(page, 10_000, np.random.default_rng(3)))
     handled = page.end_trace("keydown", "pointerdown", "pointerup", "click")
     after = page.evaluate(CONSISTENT)
     assert after["text"] == page.evaluate(TEXT)
@@ -257,7 +235,8 @@ def test_ten_thousand_random_events(page: Chromium, server: Server) -> None:
     assert after["same"]
     quiet(page, server.url)
     assert len(handled) > 10_000
-    assert np.percentile(handled, 99) <= 5.0  # milliseconds, with the layout
+    start, end = np.median(handled[:2000]), np.median(handled[-2000:])
+    assert end <= 4 * start  # on the processor, with the layout; `benchmarks/keyboard_page.py` has milliseconds
 
 
 def test_words_move_between_browsers(page: Chromium, server: Server, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """`scripts/mutate`: plants the faults of the list one by one in a copy of the project, and sees whether tests fail.
 
-Each fault first meets the tests that it names, and if they pass, all tests of its package. Results are kept in the
-temporary folder as they come, so an interrupted run resumes. A result stays valid until the fault, its file or one of
-its test files changes. Before the faults of a package, its tests run on the clean copy: a fault whose tests fail there
-is invalid, and so is one that only breaks an import.
+Each fault first meets the tests that it names, and if they pass, all tests of its package but the slow ones. Results
+are kept in the temporary folder as they come, so an interrupted run resumes. A result stays valid until the fault, its
+file or one of its test files changes. A run is of the project as it was when the run began. Before the faults of a
+package, its tests run on the clean copy: a fault whose tests fail there is invalid, and so is one that only breaks an
+import.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from fnmatch import fnmatch
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from tests.faults.fault_list import ROOT, Fault, load_faults
 from tests.faults.patching import can_patch
@@ -71,7 +73,7 @@ def run(
         with ProcessPoolExecutor(len(groups), get_context("fork")) as pool:
             works = [pool.submit(_work, group, wide, clean) for group in groups]
             for found in (work.result() for work in works):
-                outcomes |= found
+                outcomes |= {title: Outcome(**fields) for title, fields in found.items()}
     return outcomes
 
 
@@ -81,17 +83,22 @@ def _groups(faults: list[Fault], jobs: int) -> list[list[Fault]]:
     return [faults[start : start + size] for start in range(0, len(faults), size)]
 
 
-def _work(faults: list[Fault], wide: bool, clean: bool) -> dict[str, Outcome]:
-    """One process: its own copy, and its share of the faults."""
+def _work(faults: list[Fault], wide: bool, clean: bool) -> dict[str, dict[str, Any]]:
+    """One process: its own copy, and its share of the faults.
+
+    Outcomes are returned as their fields: here the modules of the copy are imported, and `Outcome` is another class.
+    """
     copy, outcomes = Copy(HOME), dict[str, Outcome]()
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 1)  # what pytest prints
     for package in dict.fromkeys(fault.package for fault in faults):
         own = [fault for fault in faults if fault.package == package]
         files = tuple(sorted({file for fault in own for file in fault.test_files}))
+        folder = f"tests/unit/{package}"
+        collected = (*files, folder) if wide and (copy.root / folder).is_dir() else files
         tried = partial(_try_all, copy, own, files, outcomes, wide=wide, clean=clean)
-        in_session(copy.root, files, copy.clean_kernels, tried)
-    return outcomes
+        in_session(copy.root, collected, copy.clean_kernels, tried)
+    return {title: asdict(outcome) for title, outcome in outcomes.items()}
 
 
 def _try_all(
@@ -106,14 +113,15 @@ def _try_all(
             outcome = Outcome("invalid", reason=f"without the fault: {broken[0]}")
         else:
             outcome = _try(copy, fault, session, wide)
-            _keep(fault, outcome, wide)
+            _keep(fault, outcome, key(fault, wide, copy.root))
         outcomes[fault.title] = outcome
-        print(f"{outcome.verdict:8} {outcome.seconds:6.1f} s  {fault.title}  {outcome.reason}", file=sys.stderr)
+        found = f"{outcome.test}: " if outcome.test and outcome.test.split("::")[0] not in fault.test_files else ""
+        print(f"{outcome.verdict:8} {outcome.seconds:6.1f} s  {fault.title}  {found}{outcome.reason}", file=sys.stderr)
 
 
 def _failing(copy: Copy, files: tuple[str, ...], session: Session) -> dict[str, str]:
     """The tests that fail on the clean copy, by file; that none does is remembered."""
-    done = HOME / f"clean-{hashlib.sha256(repr((tree_digest(), files)).encode()).hexdigest()[:16]}"
+    done = HOME / f"clean-{hashlib.sha256(repr((tree_digest(copy.root), files)).encode()).hexdigest()[:16]}"
     if done.exists():
         return {}
     trial = Trial(copy.root, files, copy.clean_kernels)
@@ -128,7 +136,7 @@ def _failing(copy: Copy, files: tuple[str, ...], session: Session) -> dict[str, 
 
 def _try(copy: Copy, fault: Fault, session: Session, wide: bool) -> Outcome:
     """Plant a fault and run its tests, then those of its package."""
-    old = (ROOT / fault.path).read_text()
+    old = (copy.root / fault.path).read_text()
     try:
         new = fault.planted(old)
         compile(new, fault.file, "exec")
@@ -139,24 +147,24 @@ def _try(copy: Copy, fault: Fault, session: Session, wide: bool) -> Outcome:
         log = copy.root.parent / f"{fault.package}-{fault.name}.log"
         trial = Trial(copy.root, fault.tests, kernels, fault.module, old, new)
         outcome = run_tests(trial, session, log, seconds=300)
-        if outcome.verdict == "survived" and wide and not fault.survives and (ROOT / folder).is_dir():
+        if outcome.verdict == "survived" and wide and not fault.survives and (copy.root / folder).is_dir():
             outcome = run_tests(replace(trial, tests=(folder,)), session, log, seconds=1200)
     return outcome
 
 
-def key(fault: Fault, wide: bool) -> str:
+def key(fault: Fault, wide: bool, root: Path = ROOT) -> str:
     """What a result depends on: the fault, its file and its tests."""
-    files = [fault.path, *fault.test_files]
-    contents = [hashlib.sha256((ROOT / file).read_bytes()).hexdigest() for file in files if (ROOT / file).is_file()]
+    files = [root / file for file in (fault.path, *fault.test_files)]
+    contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
     return hashlib.sha256(repr((fault, contents, wide)).encode()).hexdigest()
 
 
-def _keep(fault: Fault, outcome: Outcome, wide: bool) -> None:
+def _keep(fault: Fault, outcome: Outcome, key: str) -> None:
     """Add a result to the file, which is replaced as a whole; other processes write it too."""
     with (HOME / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        kept[fault.title] = {"key": key(fault, wide), "outcome": asdict(outcome)}
+        kept[fault.title] = {"key": key, "outcome": asdict(outcome)}
         partial = RESULTS.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(kept, indent=1))
         partial.rename(RESULTS)

@@ -77,11 +77,16 @@ def _content(code: CodeType) -> Any:
 
 
 def _function(owner: Any, path: tuple[str, ...]) -> Any:
-    """The function with this path, out of a property or another wrapper; None if there is none that can be changed."""
+    """The function with this path, out of a property or another wrapper; None if there is none that can be changed.
+
+    A kernel cannot be: its machine code, and that of its callers, is cached under the old source.
+    """
     for name in path:
         owner = vars(owner).get(name) if hasattr(owner, "__dict__") else None
     seen: Any = owner
     for _ in range(5):
+        if hasattr(seen, "py_func"):
+            return None
         if isinstance(seen, FunctionType) and not hasattr(seen, "__wrapped__"):
             return seen
         if isinstance(seen, property):

@@ -92,9 +92,10 @@ class Copy:
     def planted(self, fault: Fault, *, recompile: bool) -> Iterator[Path]:
         """Plant a fault, give the folder of the kernels with it, and take the fault out again."""
         target = self.root / fault.path
+        clean = target.rename(target.with_suffix(".clean"))
         kernels = self._kernels / "planted" if recompile else self.clean_kernels
         try:
-            target.write_text(fault.planted((ROOT / fault.path).read_text()))
+            target.write_text(fault.planted(clean.read_text()))
             if recompile:
                 shutil.rmtree(kernels, ignore_errors=True)
                 self._prepare(kernels)
@@ -102,7 +103,7 @@ class Copy:
             if recompile:
                 self._keep(kernels)
         finally:
-            shutil.copy2(ROOT / fault.path, target)
+            clean.replace(target)
 
     def _keep(self, kernels: Path) -> None:
         """Keep kernels that were compiled beside a fault, where it does not concern their sources."""
@@ -111,7 +112,7 @@ class Copy:
             self._link(source, kernels, self.clean_kernels)
 
 
-def tree_digest(root: Path = ROOT) -> str:
+def tree_digest(root: Path) -> str:
     """The digest of all sources and tests."""
     sha = hashlib.sha256()
     for path in sorted([*root.glob("src/**/*.py"), *root.glob("tests/**/*.py")]):

@@ -20,7 +20,7 @@ from tests.faults.patching import patch
 LIBRARIES = ("numpy", "scipy.stats", "numba", "torch", "pyarrow.parquet", "cryptography.fernet", "rich")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 # Plugins may be imported already, and a process that is forked must not have its output captured.
-_OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+_OPTIONS = ("-q", "-s", "-m", "not slow", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 Verdict = Literal["killed", "survived", "invalid"]
 
 

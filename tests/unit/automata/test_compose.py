@@ -148,6 +148,14 @@ def test_invalid_codes_are_refused(codes: list[list[int]], problem: str) -> None
         lexicon_from_codes(Ragged.from_rows(codes), FINAL)
 
 
+def test_negative_prior_visits_of_a_transfer_are_refused() -> None:
+    composed = ab_ac_composed()
+    t = composed.topology
+    counts = TopologyCounts(t, np.ones(t.arcs), np.ones(t.states), np.ones(t.states))
+    with pytest.raises(InvariantError, match="prior_visits must be at least 0"):
+        transfer_counts(composed, counts, prior_visits=-0.5)
+
+
 def test_words_that_cannot_be_spelled_have_no_code() -> None:
     M = lexicon_from_codes(Ragged.from_rows([[], [], [], [A_, 0, B_], [B_]]), FINAL)
     assert M.word_node.tolist() == [-1, -1, -1, -1, 0]
