@@ -4,16 +4,19 @@
     python -m benchmarks.two_languages                                                  # on generated text
 
 One model per language is trained on sentences of train users, open to unknown words. The mixed text takes turns: some
-sentences of the first language's dev users, some of the second's, and so on; how many is drawn anew each time. (The
-options of `Languages` were chosen on test users, and `unknown` after a first look at dev users.) `kept` is top-1 of
-both models in one keyboard, as a share of top-1 of the right model alone, on the text of each language.
+sentences of the first language's users, some of the second's, and so on; how many is drawn anew each time. `kept` is
+top-1 of both models in one keyboard, as a share of top-1 of the right model alone, on the text of each language. Its
+95 % interval takes turns as the unit.
+
+The options of `Languages` were chosen on the first dev and test users, so `--skip` leaves out as many sentences of the
+split, and the rest of the last user's.
 """
 
 import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,21 +35,39 @@ from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary
 
 RUNS = (1, 3, 10, 30)  # mean number of sentences before the language changes
-MIXED_SENTENCES = 1500
 
 
 @dataclass
 class Tally:
-    """Words of one language, and how many were the first prediction."""
+    """Words of one language, and how many were the first prediction, turn by turn."""
 
-    words: int = 0
-    alone: int = 0
-    together: int = 0
+    turns: list[list[int]] = field(default_factory=list)
+
+    @property
+    def words(self) -> int:
+        """Number of words."""
+        return sum(words for words, _, _ in self.turns)
+
+    @property
+    def alone(self) -> int:
+        """Hits of the right model alone."""
+        return sum(alone for _, alone, _ in self.turns)
+
+    @property
+    def together(self) -> int:
+        """Hits of both models in one keyboard."""
+        return sum(together for _, _, together in self.turns)
 
     @property
     def kept(self) -> float:
         """Top-1 of both models together, as a share of that of the right one alone."""
         return self.together / max(self.alone, 1)
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the 95 % interval of `kept`, by the delta method over turns."""
+        rests = np.array([together - self.kept * alone for _, alone, together in self.turns])
+        return float(1.96 * np.sqrt(np.sum(rests**2)) / max(self.alone, 1))
 
 
 def open_language(path: Path, sentences: Sequence[Sequence[str]], words: int) -> PackedModel:
@@ -72,28 +93,37 @@ def in_turns(
 
 def measure(languages: Languages, turns: Iterator[tuple[int, list[str]]]) -> list[Tally]:
     """Top-1 of next words on the text of each language; capitals do not count."""
-    tallies, state = [Tally() for _ in languages.models], languages.start()
+    tallies, state, last = [Tally() for _ in languages.models], languages.start(), -1
     for language, sentence in turns:
-        model, tally = languages.models[language], tallies[language]
+        if language != last:
+            tallies[language].turns.append([0, 0, 0])
+        model, turn, last = languages.models[language], tallies[language].turns[-1], language
         for at, word in enumerate(sentence):
-            tally.words += 1
-            tally.alone += model.predict(sentence[:at], 1)[0].word.lower() == word.lower()
-            tally.together += languages.predict_from(state, 1)[0].word.lower() == word.lower()
+            turn[0] += 1
+            turn[1] += model.predict(sentence[:at], 1)[0].word.lower() == word.lower()
+            turn[2] += languages.predict_from(state, 1)[0].word.lower() == word.lower()
             state = languages.advance(state, word)
         state = languages.advance(state, "</s>")
     return tallies
 
 
-def real_text(path: str, sentences: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Sentences of the first train users, at most so many, and of the first dev users."""
-    wanted = {"train": sentences, "dev": MIXED_SENTENCES}
-    rows: dict[str, list[list[str]]] = {split: [] for split in wanted}
-    for _, text, split in parquet_messages(Path(path)):
-        if split in wanted and len(rows[split]) < wanted[split]:
-            rows[split] += [sentence for sentence in normalize(text) if sentence]
-        elif all(len(rows[name]) >= most for name, most in wanted.items()):
-            break
-    return rows["train"], rows["dev"]
+def real_text(
+    path: str, sentences: int, *, split: str, skip: int, test: int
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Sentences of the first train users, and of users of a split, behind those that have the first `skip` ones."""
+    train: list[list[str]] = []
+    kept: list[list[str]] = []
+    seen, last = 0, ""
+    for user, text, own_split in parquet_messages(Path(path)):
+        rows = [sentence for sentence in normalize(text) if sentence]
+        if own_split == "train" and len(train) < sentences:
+            train += rows
+        elif own_split == split and len(kept) < test:
+            if seen < skip or user == last:
+                seen, last = seen + len(rows), user
+            else:
+                kept += rows
+    return train, kept
 
 
 def generated_text(language: str, sentences: int) -> tuple[list[list[str]], list[list[str]]]:
@@ -108,9 +138,15 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=40_000, help="train sentences per language")
     parser.add_argument("--words", type=int, default=20_000, help="words per model")
     parser.add_argument("--test", type=int, default=600, help="sentences of mixed text")
+    parser.add_argument("--split", choices=["dev", "test"], default="dev", help="users whose text is mixed")
+    parser.add_argument("--skip", type=int, default=0, help="sentences of the split to leave out")
     options = parser.parse_args()
     named = options.users or ("en_us", "pt_br")
-    texts = [(real_text if options.users else generated_text)(name, options.sentences) for name in named]
+    chosen = {"split": options.split, "skip": options.skip, "test": options.test}
+    texts = [
+        real_text(name, options.sentences, **chosen) if options.users else generated_text(name, options.sentences)
+        for name in named
+    ]
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         models = [
@@ -123,7 +159,7 @@ def main() -> None:
                     "sentences per turn": run, "language": Path(name).stem, "words": tally.words,
                     "top-1 alone, %": round(100 * tally.alone / tally.words, 2),
                     "top-1 together, %": round(100 * tally.together / tally.words, 2),
-                    "kept, %": round(100 * tally.kept, 1),
+                    "kept, %": f"{100 * tally.kept:.1f} ± {100 * tally.half_width:.1f}",
                 })  # fmt: skip
     save("two_languages", rows)
 
