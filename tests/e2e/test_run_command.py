@@ -479,7 +479,7 @@ def test_configurations_that_are_refused(config: Path, tmp_path: Path, refused: 
 
 def test_too_few_users_for_an_experiment(config: Path, tmp_path: Path, fedgram: Command, refused: Command) -> None:
     few, workspace = changed(config, tmp_path, "typists = 100", "typists = 40"), tmp_path / "w"
-    line = refused("run", few, "-w", workspace, "--workers", 1)
+    line = refused("run", few, "-w", workspace, "--workers", 1, "--json")  # without a line per stage
     assert "needs at least 4 users, and the split test has 3; add users, or set evaluation.experiment = false" in line
     assert not (workspace / "U.unigrams").exists()
     assert fedgram("run", few, "-w", workspace, "--until", "unigrams", "--json")["ran"] == ["unigrams"]
