@@ -34,11 +34,11 @@ from fedgram.training.plan import TrainingPlan
 SENTENCES, LENGTH, ROUNDS = 10, 12, 3
 
 
-def population(users: int, words: int) -> Population:
-    tokens = np.random.default_rng(0).integers(0, words, users * SENTENCES * LENGTH).astype(np.int32)
+def population(users: int, words: int, sentences: int = SENTENCES, length: int = LENGTH) -> Population:
+    tokens = np.random.default_rng(0).integers(0, words, users * sentences * length).astype(np.int32)
     return Population(
-        tuple(f"u{k:09}" for k in range(users)), np.zeros(users, np.uint8), np.arange(users + 1) * SENTENCES,
-        np.arange(users * SENTENCES + 1) * LENGTH, tokens, tuple(f"w{k}" for k in range(words)),
+        tuple(f"u{k:09}" for k in range(users)), np.zeros(users, np.uint8), np.arange(users + 1) * sentences,
+        np.arange(users * sentences + 1) * length, tokens, tuple(f"w{k}" for k in range(words)),
     )  # fmt: skip
 
 

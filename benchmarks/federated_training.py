@@ -11,7 +11,7 @@ the embedding is read twice and written once, and so are all other weights.
 import argparse
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from benchmarks.measure import save
 
-from fedgram.core.arrays import Ragged
+from fedgram.core.arrays import IntArray, Ragged
 from fedgram.federated.intake import Intake
 from fedgram.neural.batching import NOTHING, pack_clients
 from fedgram.neural.model import PRESETS, initial_weights, word_losses
@@ -30,6 +30,7 @@ from fedgram.training.fedavg_task import FederatedAveraging
 from fedgram.training.plan import TrainingPlan
 
 ROWS, LENGTH = 8, 12
+Tensors = Mapping[str, torch.Tensor]
 
 
 def make(preset: str, clients: int, steps: int, chunk: int, device: str) -> tuple[FederatedAveraging, list[Chunk]]:
@@ -54,13 +55,21 @@ def plain_loop(task: FederatedAveraging, chunks: list[Chunk], device: str) -> No
     for chunk in chunks:
         assert chunk.batches is not None
         for words, targets in zip(chunk.batches.words, chunk.batches.targets, strict=True):
-            w = {name: v.clone().requires_grad_() for name, v in start.items()}
-            optimizer = torch.optim.SGD(w.values(), lr=task.plan.local.learning_rate)
-            for x, y in zip(words, targets, strict=True):
-                optimizer.zero_grad()
-                x_, y_ = torch.from_numpy(x).long().to(device), torch.from_numpy(y).long().to(device)
-                (word_losses(task.shape, w, x_, y_).sum() / (y_ != NOTHING).sum()).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+            train_plainly(task, start, words, targets, device)
+
+
+def train_plainly(
+    task: FederatedAveraging, start: Tensors, words: IntArray, targets: IntArray, device: str
+) -> dict[str, torch.Tensor]:
+    """The weights of one client after its steps, as anybody would train them with torch."""
+    w = {name: v.clone().requires_grad_() for name, v in start.items()}
+    optimizer = torch.optim.SGD(w.values(), lr=task.plan.local.learning_rate)
+    for x, y in zip(words, targets, strict=True):
+        optimizer.zero_grad()
+        x_, y_ = torch.from_numpy(x).long().to(device), torch.from_numpy(y).long().to(device)
+        (word_losses(task.shape, w, x_, y_).sum() / (y_ != NOTHING).sum()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return {name: v.detach() for name, v in w.items()}
 
 
 def with_vmap(task: FederatedAveraging, chunks: list[Chunk], device: str) -> None:
@@ -78,7 +87,8 @@ def with_vmap(task: FederatedAveraging, chunks: list[Chunk], device: str) -> Non
         for t in range(x.shape[1]):
             for name, g in gradients(stack, x[:, t], y[:, t]).items():
                 stack[name].sub_(g, alpha=task.plan.local.learning_rate)
-    torch.cuda.synchronize()
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def copied_bytes_a_second() -> float:

@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PEERS = RESULTS / "peers"  # what benchmarks/build_peers makes
 FEDGRAM = [sys.executable, "-m", "fedgram"]
 
 
@@ -35,13 +38,35 @@ def run(command: list[str], *, stdin: Path | None = None, stdout: Path | None = 
     return Cost(perf_counter() - began, usage.ru_maxrss / 1e6)
 
 
+def seconds(work: Callable[[], object]) -> float:
+    """The time of a call on the clock."""
+    began = perf_counter()
+    work()
+    return perf_counter() - began
+
+
 def fedgram(*arguments: object) -> Cost:
     return run([*FEDGRAM, *map(str, arguments)])
 
 
+def _reported(*arguments: object) -> dict[str, Any]:
+    """What a command of fedgram reports as JSON."""
+    command = [*FEDGRAM, *map(str, arguments), "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def ngrams(model: Path) -> int:
+    return int(_reported("ngram", "info", model)["ngrams"])
+
+
+def perplexity(model: Path, text: Path) -> float:
+    return float(_reported("ngram", "perplexity", model, text)["perplexity"])
+
+
 def program(name: str) -> str | None:
     """A peer's program: built by benchmarks/build_peers, on the PATH, or where Debian's irstlm puts its own."""
-    places = [RESULTS / "peers" / "build" / "bin" / name, Path("/usr/lib/irstlm/bin") / name]
+    places = [PEERS / "build" / "bin" / name, Path("/usr/lib/irstlm/bin") / name]
     return shutil.which(name) or next((str(place) for place in places if place.is_file()), None)
 
 

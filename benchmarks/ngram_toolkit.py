@@ -1,103 +1,49 @@
-"""The n-gram toolkit against KenLM and IRSTLM, side by side in one run on generated text.
+"""The n-gram toolkit: seconds and memory of its commands on generated text, from their start to their end.
 
-python -m benchmarks.ngram_toolkit [--words 12000000]
+    python -m benchmarks.ngram_toolkit [--words 12000000]
+
+`benchmarks.peers` has the ratios to other programs.
 """
 
 import argparse
-import contextlib
-import json
-import subprocess
 import tempfile
 from pathlib import Path
 from time import perf_counter
 
 from benchmarks.generated_text import write_text
-from benchmarks.measure import FEDGRAM, Cost, fedgram, program, run, save
+from benchmarks.measure import Cost, fedgram, ngrams, save
 
 
-def row(
-    task: str, ours: Cost, peer: str | None = None, theirs: Cost | None = None, goal: str = ""
-) -> dict[str, object]:
-    return {
-        "task": task,
-        "seconds": round(ours.seconds, 2),
-        "GB": round(ours.gigabytes, 2),
-        "peer": peer if theirs else None,
-        "peer seconds": round(theirs.seconds, 2) if theirs else None,
-        "ratio": round(ours.seconds / theirs.seconds, 2) if theirs else None,
-        "goal": goal,
-    }
-
-
-def ngrams(model: Path) -> int:
-    out = subprocess.run([*FEDGRAM, "ngram", "info", str(model), "--json"], check=True, capture_output=True, text=True)
-    return int(json.loads(out.stdout)["ngrams"])
-
-
-def perplexity(model: Path, text: Path) -> float:
-    command = [*FEDGRAM, "ngram", "perplexity", str(model), str(text), "--json"]
-    out = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(json.loads(out.stdout)["perplexity"])
+def row(task: str, cost: Cost, goal: str) -> dict[str, object]:
+    return {"task": task, "seconds": round(cost.seconds, 2), "GB": round(cost.gigabytes, 2), "goal": goal}
 
 
 def training(folder: Path, words: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    same: list[dict[str, object]] = []
-    lmplz = program("lmplz")
+    costs = []
     for size in (words // 10, words):
-        text = write_text(folder / f"{size}.txt", size)
-        model = folder / f"{size}.arpa"
-        ours = fedgram("ngram", "train", text, "-o", model, "--smoothing", "modified-kneser-ney")
-        theirs = None
-        if lmplz:
-            peer_model = folder / "lmplz.arpa"
-            arguments = f"-o 3 -S 4G -T {folder} --text {text} --arpa {peer_model}".split()
-            theirs = run([lmplz, *arguments])
+        text, model = write_text(folder / f"{size}.txt", size), folder / f"{size}.arpa"
+        costs.append(fedgram("ngram", "train", text, "-o", model, "--smoothing", "modified-kneser-ney"))
         task = f"train modified Kneser-Ney 3-gram, {size / 1e6:.3g}M words → {ngrams(model) / 1e6:.3g}M n-grams"
-        rows.append(row(task, ours, "KenLM lmplz", theirs, "≤ 2× lmplz, ≤ 4 GB"))
-        if theirs and size < words:
-            both = ", ".join(f"{perplexity(m, text):.4f}" for m in (model, peer_model))
-            same.append(
-                {
-                    "task": f"perplexity on its own {size / 1e6:.3g}M words: ours, lmplz's",
-                    "ratio": both,
-                    "goal": "equal",
-                }
-            )
-    growth = float(str(rows[1]["seconds"])) / float(str(rows[0]["seconds"]))
-    rows.append({"task": "ten times the text", "ratio": round(growth, 1), "goal": "about 10×"})
-    return rows + same
+        rows.append(row(task, costs[-1], "≤ 4 GB"))
+    growth = costs[1].seconds / costs[0].seconds
+    return [*rows, {"task": f"ten times the text: {growth:.1f} times the time", "goal": "about 10"}]
 
 
 def changing(folder: Path, words: int) -> list[dict[str, object]]:
     full, middle, small = folder / f"{words}.arpa", folder / "middle.arpa", folder / "small.arpa"
     count = min(1_450_000, ngrams(full) // 2)
     fedgram("ngram", "prune", full, "-o", middle, "--max-ngrams", count)
-    rows = [_reading(middle, count), _pruning(folder, middle, small, count)]
-    target = ngrams(small)
-    ours = fedgram("ngram", "approximate", middle, small, "-o", folder / "fitted.arpa")
-    rows.append(
-        row(f"approximate {count:,} n-grams on {target:,}, exact counts", ours, goal="≤ 25 s (OpenGrm SFst: 254 s)")
-    )
-    rows.append(_minimising(middle))
-    return rows
-
-
-def _reading(model: Path, count: int) -> dict[str, object]:
-    ours = fedgram("ngram", "info", model)
-    theirs = None
-    with contextlib.suppress(RuntimeError):  # not installed
-        theirs = run([FEDGRAM[0], "-c", f"import kenlm; kenlm.Model({str(model)!r})"])
-    return row(f"start, read {count:,} n-grams of ARPA, check", ours, "kenlm module", theirs, "≤ 3.8 s (OpenGrm)")
-
-
-def _pruning(folder: Path, model: Path, small: Path, count: int) -> dict[str, object]:
-    ours = fedgram("ngram", "prune", model, "-o", small, "--max-ngrams", count * 3 // 14)
-    theirs, prune_lm = None, program("prune-lm")
-    if prune_lm:
-        theirs = run([prune_lm, "--threshold=1e-6,1e-6", str(model), str(folder / "irstlm.arpa")])
-    task = f"read, prune {count:,} → {count * 3 // 14:,} n-grams, write"
-    return row(task, ours, "IRSTLM prune-lm", theirs, "reading + 2.6 s (OpenGrm)")
+    target = count * 3 // 14
+    reading = fedgram("ngram", "info", middle)
+    pruning = fedgram("ngram", "prune", middle, "-o", small, "--max-ngrams", target)
+    fitting = fedgram("ngram", "approximate", middle, small, "-o", folder / "fitted.arpa")
+    return [
+        row(f"start, read {count:,} n-grams of ARPA, check", reading, "≤ 3.8 s (OpenGrm)"),
+        row(f"read, prune {count:,} → {target:,} n-grams, write", pruning, "reading + 2.6 s (OpenGrm)"),
+        row(f"approximate {count:,} n-grams on {target:,}, exact counts", fitting, "≤ 25 s (OpenGrm SFst: 254 s)"),
+        _minimising(middle),
+    ]
 
 
 def _minimising(model: Path) -> dict[str, object]:
@@ -115,17 +61,22 @@ def _minimising(model: Path) -> dict[str, object]:
     return {"task": f"KL minimum on {source.topology.arcs:,} n-grams", "seconds": round(seconds, 2), "goal": "< 10 s"}
 
 
+def compile_kernels(folder: Path) -> None:
+    """Run every command once on a little text, as after an installation."""
+    text = write_text(folder / "warm.txt", 1000)
+    fedgram("ngram", "train", text, "-o", folder / "warm.arpa", "--smoothing", "modified-kneser-ney")
+    fedgram("ngram", "prune", folder / "warm.arpa", "-o", folder / "warm2.arpa", "--theta", "1e-3")
+    fedgram("ngram", "approximate", folder / "warm.arpa", folder / "warm2.arpa", "-o", folder / "warm3.arpa")
+    fedgram("ngram", "info", folder / "warm.arpa")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--words", type=int, default=12_000_000)
     words = parser.parse_args().words
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        warm = write_text(folder / "warm.txt", 1000)  # compile every kernel once, as after an installation
-        fedgram("ngram", "train", warm, "-o", folder / "warm.arpa", "--smoothing", "modified-kneser-ney")
-        fedgram("ngram", "prune", folder / "warm.arpa", "-o", folder / "warm2.arpa", "--theta", "1e-3")
-        fedgram("ngram", "approximate", folder / "warm.arpa", folder / "warm2.arpa", "-o", folder / "warm3.arpa")
-        fedgram("ngram", "info", folder / "warm.arpa")
+        compile_kernels(folder)
         save("ngram_toolkit", [*training(folder, words), *changing(folder, words)])
 
 

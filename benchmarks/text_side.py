@@ -8,12 +8,10 @@ Z is measured within the first source and from the first to the second.
 
 import argparse
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
-from benchmarks.measure import save
+from benchmarks.measure import save, seconds
 
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.training import NGramOptions, train
@@ -32,12 +30,6 @@ from fedgram.text.population import Population, Users, open_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.vocabulary import Vocabulary, read_vocabulary
 from fedgram.text.wordpieces import train_pieces
-
-
-def seconds(work: Callable[[], object]) -> float:
-    began = perf_counter()
-    work()
-    return perf_counter() - began
 
 
 def rate(task: str, amount: int, unit: str, took: float) -> dict[str, object]:
