@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from benchmarks import automata_peers, keyboard_peers, ngram_peers, training_peers
 from benchmarks.ngram_peers import Material, arpa_size, make_material
+from benchmarks.presage_queries import library
 from benchmarks.side_by_side import Missing, Row
 
 from fedgram.automata.model import NGramModel
@@ -111,7 +112,7 @@ def test_without_keyboards_their_rows_say_so(
 
 @pytest.mark.parametrize("peer", ["presage", "Onboard"])
 def test_keyboards_predict_from_the_same_model(material: Material, model: NGramModel, peer: str) -> None:
-    if not (keyboard_peers.library() if peer == "presage" else keyboard_peers.has_onboard()):
+    if not (library() if peer == "presage" else keyboard_peers.has_onboard()):
         pytest.skip(f"{peer} is not installed")
     rows = {row["task"]: row for row in keyboard_peers.rows(material, model) if row["peer"] == peer}
     assert all("times as" in str(row["ratio"]) for row in rows.values())
@@ -123,7 +124,7 @@ def test_keyboards_predict_from_the_same_model(material: Material, model: NGramM
 
 def test_without_ray_flowers_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_peers, "has_ray", bool)
-    monkeypatch.setattr(training_peers.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     (row,) = training_peers.whole_rounds("W_demo", 2, 3, "cpu")
     assert row["its figure"] == f"missing: {training_peers.RAY}"
     assert float(str(row["fedgram"]).split()[0].replace(",", "")) > 0
