@@ -56,6 +56,13 @@ def plain_loop(task: FederatedAveraging, chunks: list[Chunk], device: str) -> No
         assert chunk.batches is not None
         for words, targets in zip(chunk.batches.words, chunk.batches.targets, strict=True):
             train_plainly(task, start, words, targets, device)
+    finish(device)
+
+
+def finish(device: str) -> None:
+    """Wait until a GPU has done its work."""
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def train_plainly(
@@ -87,8 +94,7 @@ def with_vmap(task: FederatedAveraging, chunks: list[Chunk], device: str) -> Non
         for t in range(x.shape[1]):
             for name, g in gradients(stack, x[:, t], y[:, t]).items():
                 stack[name].sub_(g, alpha=task.plan.local.learning_rate)
-    if device == "cuda":
-        torch.cuda.synchronize()
+    finish(device)
 
 
 def copied_bytes_a_second() -> float:

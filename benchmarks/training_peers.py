@@ -25,6 +25,7 @@ from fedgram.core.compute import Compute
 from fedgram.core.progress import Advance
 from fedgram.neural.model import PRESETS, initial_weights
 from fedgram.neural.network import Coding, Network, as_arrays
+from fedgram.neural.torch_devices import choose_torch_device
 from fedgram.text.vocabulary import Vocabulary
 from fedgram.training.train_federated import train_federated
 
@@ -113,7 +114,9 @@ def whole_rounds(preset: str, clients: int, rounds: int, device: str) -> list[Ro
 
 def rows(device: str, clients: int, rounds: int) -> list[Row]:
     """All rows of federated averaging; Flower runs `rounds` rounds of so many clients."""
-    torch.set_num_threads(1)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("peers: torch finds no GPU on this machine")
+    choose_torch_device(device)  # one thread, or the settings of a GPU
     found: list[Row] = []
     for preset, count in SMALL[device].items():
         found += one_process(preset, min(count, clients), device)
