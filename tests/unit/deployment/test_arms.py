@@ -104,7 +104,7 @@ def test_a_device_answers_jobs_of_its_arm_only(tmp_path: Path, arm: str, masked:
     for name, job in jobs.items():
         ready = device.join({"job": job.content})["ready"]
         assert ready == (b"yes" if name in right else b"not ready"), name
-        request = {"job": job.digest.encode(), "round": b"1", "broadcast": b"", "message": b"FGSA\3\1" + bytes(64)}
+        request = {"job": job.digest.encode(), "round": b"1", "broadcast": b"", "message": b"FGSA\4\1" + bytes(64)}
         if name not in right:
             assert device.report(request) == {"declined": b"not ready"}
             assert device.secure({**request, "broadcast_digest": b""}) == {"declined": b"not ready"}

@@ -44,7 +44,7 @@ def test_a_device_whose_condition_does_not_hold_declines_what_it_is_sent(tmp_pat
     hot[0] = True
     assert device.join({"job": ONCE.content})["ready"] == b"hot"
     assert device.report(request) == {"declined": b"hot"}
-    assert device.secure({**request, "message": b"FGSA\3\1" + bytes(64)}) == {"declined": b"hot"}
+    assert device.secure({**request, "message": b"FGSA\4\1" + bytes(64)}) == {"declined": b"hot"}
 
 
 @pytest.mark.parametrize(

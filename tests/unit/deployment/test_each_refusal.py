@@ -74,7 +74,7 @@ def test_a_round_without_a_number_from_one_is_not_run(plain: Device, number: byt
     with pytest.raises(FedgramError, match="no valid round number"):
         plain.report(request(number))
     with pytest.raises(FedgramError, match="no valid round number"):
-        plain.secure({**request(number), "message": b"FGSA\3\1" + bytes(64)})
+        plain.secure({**request(number), "message": b"FGSA\4\1" + bytes(64)})
 
 
 @pytest.mark.parametrize("digest", [DIGEST, "../" + "a" * 61, DIGEST[:-1], ""])

@@ -147,7 +147,7 @@ def test_a_device_that_holds_no_list_takes_part_in_no_masked_round(tmp_path: Pat
     (lone.jobs.parent / KEY_LIST).unlink()
     lone.join({"job": ONCE.content})
     request = {
-        "job": ONCE.digest.encode(), "round": b"1", "broadcast_digest": b"0" * 64, "message": b"FGSA\3\1" + bytes(64)
+        "job": ONCE.digest.encode(), "round": b"1", "broadcast_digest": b"0" * 64, "message": b"FGSA\4\1" + bytes(64)
     }  # fmt: skip
     assert answer_of(lone, "secure", request) == {"failed": b"OtherKeysError"}
     assert answer_of(lone, "join", {"job": ONCE.content, "admitted": bytes(99)}) == {"failed": b"RefusedKeyListError"}

@@ -251,7 +251,7 @@ def test_a_job_whose_pinned_setting_differs_is_declined(tmp_path: Path) -> None:
     assert device.join({"job": other.content})["ready"] == b"not the pinned unigrams.words"
     assert "update" in device.report(request(ONCE, 1))
     for server_asks in (device.report, replace(device, masking=MASKING).secure):
-        asked = {**request(other, 1), "message": b"FGSA\3\1" + bytes(64), "broadcast_digest": b"0" * 64}
+        asked = {**request(other, 1), "message": b"FGSA\4\1" + bytes(64), "broadcast_digest": b"0" * 64}
         assert server_asks(asked) == {"declined": b"not the pinned unigrams.words"}
     louder = Job(UnigramTask(WORDS, clip=1e6), 5, participations=1)
     assert device.join({"job": louder.content})["ready"] == b"yes"  # of which it demands nothing

@@ -32,6 +32,7 @@ from fedgram.federated.secure.primitives import (
     commitment,
     derive,
     pack,
+    pair_mask_key,
     seal,
     unseal,
 )
@@ -108,7 +109,8 @@ class SecureClient:
         add_mask(words, derive(self._seed, self._context, b"self mask"), 1)
         for j in sealed:
             secret = self._masking.agree(self._neighbours[j][KEY_BYTES:])
-            add_mask(words, derive(secret, self._context, b"pair mask"), 1 if self._number < j else -1)
+            key = pair_mask_key(secret, self._context, self._number, j)
+            add_mask(words, key, 1 if self._number < j else -1)
         self._held, self._sharing = held, sharing
         signature = self._credentials.identity.sign(statement(SHARED, self._context, self._bits(sharing)))
         return messages.masked(self._context, signature, pack(words, self.settings.width(len(self._ring))))

@@ -23,7 +23,7 @@ from fedgram.federated.secure.ring import ROW_BYTES, Ring, places_from_bits, pla
 from fedgram.federated.secure.settings import MAX_DEVICES, OtherKeysError, RefusedMessageError, SecureSettings
 from fedgram.federated.secure.shamir import SHARE_BYTES
 
-MAGIC, VERSION = b"FGSA", 3
+MAGIC, VERSION = b"FGSA", 4
 _HEAD, _SUM = 4 + 2 + 32, 32
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 SIGNED_KEYS_BYTES = 2 * KEY_BYTES + SIGNATURE_BYTES

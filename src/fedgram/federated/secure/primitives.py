@@ -73,6 +73,16 @@ def derive(secret: bytes, context: bytes, purpose: bytes) -> bytes:
     return key
 
 
+def pair_mask_key(agreed: bytes, context: bytes, one: int, other: int) -> bytes:
+    """The key of the mask that two places share, from the secret that they agree on.
+
+    Several public keys agree on the same secret with any other key (RFC 7748, section 7). So a device could take a key
+    that is equivalent to that of another one. Masks of different pairs differ even then, and none cancels another.
+    """
+    low, high = sorted((one, other))
+    return derive(agreed, context, b"pair mask" + low.to_bytes(4, "little") + high.to_bytes(4, "little"))
+
+
 def commitment(seed: bytes, context: bytes) -> bytes:
     """A device's commitment to its seed, with which the server checks the seed it recovers."""
     return hashlib.sha256(b"fedgram seed" + context + seed).digest()

@@ -28,6 +28,7 @@ from fedgram.federated.secure.primitives import (
     add_mask,
     commitment,
     derive,
+    pair_mask_key,
     signed,
     unpack,
 )
@@ -289,7 +290,7 @@ class SecureServer:
             for j in self._ring(i):
                 if j in self._reported:
                     agreed = left.agree(self._keys[j][KEY_BYTES:])
-                    add_mask(words, derive(agreed, self._context, b"pair mask"), -1 if j < i else 1)
+                    add_mask(words, pair_mask_key(agreed, self._context, i, j), -1 if j < i else 1)
         vector = signed(words, self.settings.width(len(self._device)))
         self._abandoned = "its sum was already returned"
         return SecureSum(vector, tuple(sorted(self._device[i] for i in self._reported)))

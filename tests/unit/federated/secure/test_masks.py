@@ -16,7 +16,7 @@ from fedgram.core.errors import MissingDependencyError
 from fedgram.federated.secure import messages, primitives
 from fedgram.federated.secure.admitted_keys import AdmittedKeys
 from fedgram.federated.secure.identity import SIGNATURE_BYTES
-from fedgram.federated.secure.primitives import KEY_BYTES, add_mask, derive, pack, signed, unpack
+from fedgram.federated.secure.primitives import KEY_BYTES, add_mask, derive, pack, pair_mask_key, signed, unpack
 from fedgram.federated.secure.server import SecureServer
 
 
@@ -26,7 +26,7 @@ def test_masked_vectors_are_those_of_the_algebra() -> None:
     for device, answer in going.answers().items():
         client = going.clients[device]
         pairs = {
-            j: derive(client._masking.agree(keys[KEY_BYTES:]), context, b"pair mask")
+            j: pair_mask_key(client._masking.agree(keys[KEY_BYTES:]), context, client._number, j)
             for j, keys in client._neighbours.items()
         }
         own = derive(client._seed, context, b"self mask")
