@@ -203,6 +203,8 @@ def test_renamed_options_work_and_tell_the_new_names(
     assert json.loads(capsys.readouterr().out)["presets"] == listed
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_examples_of_a_federation_run(world: Path, tmp_path: Path, fedgram: Callable[..., Any]) -> None:
     """In the order in which a person would, with a server and devices on this machine."""
     pytest.importorskip("flwr")

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.fuzz.targets import TARGETS, has
@@ -75,25 +76,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--mutations", type=int, help="in all; by default 200 for each target of the usual speed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="number of targets at the same time")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.targets if name not in TARGETS]:
         parser.error(f"unknown target {unknown[0]}")
     names = [name for name in options.targets or TARGETS if has(TARGETS[name].needs)]
     wanted = shares(names, options.mutations or round(200 * sum(TARGETS[name].share for name in names)))
     FOUND.mkdir(parents=True, exist_ok=True)
-    total = findings = 0
-    for name in names:
-        begun = time.perf_counter()
-        outcomes, peak = fuzz(name, options.seed, wanted[name])
-        wrong = {what: n for what, n in outcomes.items() if what not in ("read", "refused", "before that")}
-        total, findings = total + wanted[name], findings + sum(wrong.values())
-        seconds = time.perf_counter() - begun
-        kinds = f"{outcomes['read']:,} read, {outcomes['refused']:,} refused"
-        print(f"{name}: {wanted[name]:,} mutations, {kinds}, {peak} MiB, {seconds:.0f} s", flush=True)
-        for what, number in wrong.items():
-            print(f"  FINDING ({number:,}): {what}", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:  # each waits for a process
+        findings = sum(pool.map(lambda name: _tell(name, options.seed, wanted[name]), names))
+    total = sum(wanted.values())
     print(f"{total:,} mutations of {len(names)} targets with seed {options.seed}: {findings:,} findings")
     return 1 if findings else 0
+
+
+def _tell(name: str, seed: int, count: int) -> int:
+    """Fuzz a target, and print what came out; the number of findings."""
+    begun = time.perf_counter()
+    outcomes, peak = fuzz(name, seed, count)
+    wrong = {what: n for what, n in outcomes.items() if what not in ("read", "refused", "before that")}
+    seconds = time.perf_counter() - begun
+    kinds = f"{outcomes['read']:,} read, {outcomes['refused']:,} refused"
+    lines = [f"{name}: {count:,} mutations, {kinds}, {peak} MiB, {seconds:.0f} s"]
+    lines += [f"  FINDING ({number:,}): {what}" for what, number in wrong.items()]
+    print("\n".join(lines), flush=True)
+    return sum(wrong.values())
 
 
 if __name__ == "__main__":

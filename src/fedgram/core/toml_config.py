@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedgram.core.errors import InputError, InvariantError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.settings import SettingError, settings_of
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def _section(table: Any, default: T, prefix: str, path: str | Path, known: list[
         return result
     except SettingError as error:
         raise InputError(path, f"{prefix}{error}") from None
-    except InvariantError as error:  # what the fields of a section demand of each other
+    except FedgramError as error:  # what the fields of a section demand of each other
         raise InputError(path, f"{prefix.rstrip('.') or 'the configuration'}: {error}") from None
 
 

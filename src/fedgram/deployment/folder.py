@@ -91,7 +91,7 @@ class FederationConfig(Settings):
         if self.masked_with == 1:
             raise FedgramError("masked_with must be 0 or at least 2: the sum of one device is its update")
         if wrong := [pin for pin in self.pins or () if not re.fullmatch(r"[\w.-]+=[0-9a-f]{64}", pin)]:
-            raise FedgramError(f"a pin must be NAME=DIGEST, with a SHA-256 digest in hexadecimal, not {wrong[0]!r}")
+            raise FedgramError(f"a pin must be NAME=DIGEST, with a SHA-256 digest in hexadecimal, not {wrong[0]!r:.80}")
         check_host(self.host)
         ArmShares(self.dev_share, self.test_share)
 
@@ -103,7 +103,7 @@ def check_host(host: str) -> None:
     except ValueError:
         if not re.fullmatch(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*\.?", host):
             example = "such as fed.example.org or 10.0.0.7; write international names as xn--…"
-            raise FedgramError(f"{host!r} is not a host name or IP address, {example}") from None
+            raise FedgramError(f"{host!r:.80} is not a host name or IP address, {example}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def make_folder(path: Path, config: FederationConfig, extra_hosts: tuple[str, ..
     from fedgram.deployment.keys import write_authority, write_release_key, write_server_certificate
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,30}", config.name):
-        raise FedgramError(f"a federation's name may have letters, digits and hyphens only, not {config.name!r}")
+        raise FedgramError(f"a federation's name may have letters, digits and hyphens only, not {config.name!r:.80}")
     if (path / CONFIG).exists():
         raise InputError(path, "already holds a federation", remedy="choose another folder")
     for host in extra_hosts:

@@ -120,6 +120,7 @@ def world(tmp_path: Path) -> World:
 
 def link(world: World, monkeypatch: pytest.MonkeyPatch, devices: Mapping[int, Device] | None = None) -> LocalLink:
     monkeypatch.setattr(experiments, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(experiments, "_NOBODY_SECONDS", 2.0)
     monkeypatch.setattr("fedgram.deployment.collector._rollout", lambda *_: None)
     return LocalLink(monkeypatch, {world.home.path: LocalTransport(devices or world.devices)})
 

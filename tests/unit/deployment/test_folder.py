@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from fedgram.core.errors import FedgramError
+from fedgram.core.errors import FedgramError, InputError
 from fedgram.deployment.folder import FederationConfig, make_folder, open_folder
 from fedgram.deployment.keys import free_port, read_private_key, read_public_key, write_device_key
 
@@ -32,6 +32,15 @@ def test_a_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=home.authority)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.load_cert_chain(home.server_pair)
+
+
+def test_a_wrong_setting_is_refused_with_the_file_in_one_short_line(tmp_path: Path) -> None:
+    make_folder(tmp_path / "fed", FederationConfig())
+    path = tmp_path / "fed" / "federation.toml"
+    path.write_text(path.read_text().replace("127.0.0.1", "1" * 5000))
+    with pytest.raises(InputError, match=r"federation.toml: .* is not a host name") as refused:
+        open_folder(tmp_path / "fed")
+    assert len(str(refused.value)) < 300 + len(str(path))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a_b", "x" * 40])

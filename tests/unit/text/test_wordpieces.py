@@ -264,6 +264,7 @@ def test_importing_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_english_keyboard_words(tmp_path: Path) -> None:
     parquet: Any = pytest.importorskip("pyarrow.parquet")
     whitelist, users = SHARED / "en_us_whitelist.txt", SHARED / "en_us_users.parquet"

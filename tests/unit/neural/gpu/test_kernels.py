@@ -53,9 +53,15 @@ for x, weight in ((torch.randn(2, 3, 5), padded), (torch.randn(2, 3, 13), padded
 
 CASES = [
     {"words": 70, "rows": 2, "programs": 1, "layers": 2, "sentences": 5, "steps": 2, "width": 12},
-    {"words": 70, "rows": 5, "programs": 3, "layers": 1, "sentences": 12, "steps": 2, "width": 24},
+    pytest.param(
+        {"words": 70, "rows": 5, "programs": 3, "layers": 1, "sentences": 12, "steps": 2, "width": 24},
+        marks=pytest.mark.slow,
+    ),
     {"words": 200, "rows": 3, "programs": 9, "layers": 1, "sentences": 5, "steps": 1, "width": 44},
-    {"words": 20, "rows": 16, "programs": 1024, "layers": 1, "sentences": 18, "steps": 1, "width": 20},
+    pytest.param(
+        {"words": 20, "rows": 16, "programs": 1024, "layers": 1, "sentences": 18, "steps": 1, "width": 20},
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
