@@ -86,7 +86,8 @@ def sheet(name: str, width: int, height: int, parts: list[str]) -> None:
         f"<path d='M 0 0 L 10 5 L 0 10 z' fill='{c}'/></marker>"
         for c in (INK, SOFT, BLUE, RED, GREEN)
     )
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' role='img'><defs>{heads}</defs>"
+    size = f"viewBox='0 0 {width} {height}' width='{width}' height='{height}'"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img'><defs>{heads}</defs>"
     ground = f"<rect width='{width}' height='{height}' rx='12' fill='{PAPER}'/>"
     (HERE / name).write_text(head + ground + "\n".join(parts) + "</svg>\n", encoding="utf-8")
 
@@ -212,7 +213,12 @@ def gaussian_event() -> None:
     orders = [("unigrams", 0.1), ("pairs", 0.5), ("3-grams", 1.0), ("4-grams", 1.0)]
     parts = [
         text((450, 32), "One Gaussian event over all passes", size=17, bold=True),
-        box((20, 70), (190, 120), ["one device", "v = (0.1·S₁, 0.5·S₂, S₃, S₄)", "scaled once to ‖v‖ ≤ S"], color=BLUE),
+        box(
+            (20, 70),
+            (190, 120),
+            ["one device", "v = (0.1·S₁, 0.5·S₂, S₃, S₄)", "scaled once to ‖v‖ ≤ norm"],
+            color=BLUE,
+        ),
     ]
     for i, (name, _) in enumerate(orders):
         y = 62.0 + 36 * i
@@ -221,14 +227,14 @@ def gaussian_event() -> None:
             f"<rect x='330' y='{y}' width='150' height='28' rx='6' fill='#eff6ff' stroke='{BLUE}'/>",
             text((405, y + 19), f"pass {i + 1}: {name}", size=13),
             arc((480.0, y + 14), (560.0, y + 14), "", gap=2, to=2, color=SOFT),
-            text((640, y + 19), "Σ devices + noise σS/ω", size=13, color=RED),
+            text((640, y + 19), "Σ devices + noise σ·norm", size=13, color=RED),
         ]
     parts += [
         arc((735.0, 130.0), (775.0, 130.0), "", gap=2, to=2, color=SOFT),
         box((775, 90), (110, 80), ["(ε, δ)", "from σ alone", "once"], color=GREEN),
         text(
             (450, 235),
-            "However a pass was chosen from earlier noisy sums, a device's parts together are never longer than S:",
+            "However a pass was chosen from earlier noisy sums, a device's parts together are never longer than norm:",
             size=13,
             color=SOFT,
         ),

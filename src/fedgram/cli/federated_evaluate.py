@@ -40,7 +40,7 @@ def command(
     models: tuple[str, ...], users: str, split: str, baseline: str | None, cased: bool,
     options: DeviceEvaluationOptions, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Do what `fedgram evaluate` does on simulated devices that keep their text.
+    """Evaluate models on simulated devices that keep their text, as `fedgram evaluate` does.
 
     Every device scores all models on its own text and sends the sums: hits, typed words, OOV words, log-likelihoods and
     saved taps. The figures are those of `fedgram evaluate` for the same users. The devices of a round are a bucket of

@@ -275,7 +275,7 @@ def status_command(folder: str, as_json: bool) -> None:
 def run_command(
     folder: str, config: str, workspace: Path, shards: tuple[Path, ...], as_json: bool, **options: Any
 ) -> None:
-    """Do what `fedgram run` does, with unigrams, networks and n-gram counts from the federation's devices.
+    """Run all stages as `fedgram run` does, with word counts, networks and n-gram counts from the federation's devices.
 
     Without users in the configuration, devices of the dev arm follow the training and choose the final model, and
     devices of the test arm evaluate it; the server needs a supplement and a whitelist.

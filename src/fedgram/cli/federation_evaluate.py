@@ -38,7 +38,7 @@ def evaluate_command(
     folder: str, models: tuple[str, ...], arm: str, baseline: str | None, cased: bool,
     options: DeviceEvaluationOptions, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Do what `fedgram evaluate` does on the federation's devices, which keep their text.
+    """Evaluate models on the federation's devices, which keep their text, as `fedgram evaluate` does.
 
     It is run on the server's machine, while `federation serve` runs there. Devices of the arm download the models,
     score them on their own text, and send masked sums. Every device takes part once for the same models. The devices of

@@ -36,7 +36,7 @@ class RoundsConfig(Settings):
     attempts: AtLeastOne = setting(5, "Maximum number of attempts per round.")
     wait_seconds: Positive = setting(3600.0, "How long to wait for devices, in seconds.")
     wait_for: Annotated[int, Between(0)] = setting(
-        0, "Number of devices to wait for before the first round; 0 means as many as a round needs."
+        0, "Number of devices to wait for before a round; 0 means as many as a round needs."
     )
     idle_seconds: Annotated[float, Between(0)] = setting(
         60.0, "How long a job that counts waits for further devices once all others have taken part, in seconds."

@@ -41,6 +41,11 @@ class PrivacyOptions(Settings):
         None, "With dp: draw the noise from this seed, for experiments: the result is repeatable, but not private."
     )
 
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.network_devices > self.min_devices:
+            raise SettingError("network_devices", f"must be at most min_devices, {self.min_devices}")
+
     @property
     def is_dp(self) -> bool:
         """Whether noise is added."""

@@ -82,7 +82,7 @@ def without_their_words(asked: AskedNGrams, cut: FloatArray) -> FloatArray:
 
     Occurrences that are cut from pairs are occurrences of their words too. If a word kept them, it would seem to be
     followed by something that no n-gram knows. Of the pairs that begin with a word and those that end with it, the more
-    that is cut from either counts.
+    that is cut from either counts. Pairs of a later pass than their words cut nothing from them.
     """
     t, everything = asked.topology, np.zeros(asked.topology.arcs)
     everything[asked.asked] = cut

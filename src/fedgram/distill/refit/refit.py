@@ -138,9 +138,11 @@ def refit(
         users: The users whose devices count, such as `population.train`.
         options: How to count and fit; its fields may be given as keywords instead.
         privacy: What keeps single users out of the model: options, or "threshold" (the default), "dp" or "none".
-        casing: A cased n-gram model that gives the capitals; by default, the model itself, if it has any.
-        public: A model of public text. With "threshold", every n-gram of the result is on enough devices or in this
-            model; others are dropped, because a network may have learned them from a single device.
+        casing: A cased n-gram model that gives the capitals; by default, the model itself, if it has any. Devices count
+            without capitals, so nobody checks those of a model that has seen users' text: give one of public text.
+        public: A model of public text. With "threshold", every n-gram of several words of the result is on enough
+            devices or in this model; others are dropped, because a network may have learned them from a single device.
+            Words stay: they should be of a public list.
         budget: The size limit of the result.
         seed: Of the cohorts, and of what devices leave out.
         counts: The file of the devices' counts; if it exists and has the same settings, devices are not asked again.

@@ -14,6 +14,7 @@ from fedgram.distill.refit.ngram_collection import Limits
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
 from fedgram.distill.refit.refit import refit
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.population import population_from_messages
 from fedgram.text.vocabulary import BOS, EOS, UNK
 
@@ -55,3 +56,9 @@ def test_a_refitted_model_shows_its_size() -> None:
     assert repr(model) == f"NGramModel(order 2, {model.topology.arcs} n-grams, 3 words)"
     shown = f"RefittedModel({refitted.topology.arcs} n-grams, 3 words; reports [2]; privacy: threshold)"
     assert repr(refitted) == shown
+
+
+def test_the_network_may_not_need_more_devices_than_the_devices_themselves() -> None:
+    with pytest.raises(FedgramError, match="network_devices must be at most min_devices, 5"):
+        PrivacyOptions(min_devices=5, network_devices=6)
+    PrivacyOptions(min_devices=5, network_devices=5)
