@@ -5,7 +5,8 @@ fills an `ImportReport`; only Telegram's `result.json` is read as a whole. A sou
 file, and every file in it is read by its own format (`fedgram.text.source_files`):
 
 - `text`: the plain text of one user, named by the file, or by the folder that the file is in; a line is a message, and
-  blank lines are skipped.
+  blank lines are skipped. A file that looks like a chat is refused, unless the format is given and it is no WhatsApp
+  chat.
 - `jsonl`, `csv`, `parquet`: see `fedgram.text.tables`.
 - `whatsapp`: see `fedgram.text.whatsapp`; `telegram`, `mbox`: see `fedgram.text.chat_exports`.
 
@@ -220,9 +221,9 @@ class _Import:
             raise InputError(source, "is plain text, which does not say who wrote it", remedy=remedy)
         if is_whatsapp_export(file.path):
             raise InputError(file.path, "is a WhatsApp chat, which has the text of several users")
-        if looks_like_a_chat(file.path):
+        if self.options.format != "text" and looks_like_a_chat(file.path):
             problem = "looks like a chat of several users, with dates in an unknown form"
-            raise InputError(file.path, problem, remedy="write it as CSV with the columns user and text")
+            raise InputError(file.path, problem, remedy=_CHAT_REMEDY)
         if len(file.parts) > 2:
             raise InputError(file.path, "is plain text more than one folder deep, so its user is not clear")
         entry = file.parts[0]
@@ -274,6 +275,11 @@ class _Import:
 
 
 _BY_NAME, _REPEATED = "left out by name", "repeated from another file"
+_CHAT_REMEDY = (
+    "if one user wrote it, import its folder with --format text (all its files are then read as plain text); otherwise "
+    "write it as CSV with the columns user and text"
+)
+_NOT_FOR_FOLDERS = ("set --format", "check the format")  # how the remedies begin that would change the other files
 _CHATS: dict[str, Callable[[Path], Iterator[Found | Skipped]]] = {
     "whatsapp": read_whatsapp, "telegram": read_telegram, "mbox": read_mbox,
 }  # fmt: skip
@@ -286,7 +292,7 @@ def _problem_of(error: InputError | PermissionError) -> str:
     if isinstance(error, PermissionError):
         return "may not be opened by you"
     line = f" (line {error.line})" if error.line else ""
-    remedy = f"; {error.remedy}" if error.remedy and "format" not in error.remedy else ""  # --format is for all files
+    remedy = f"; {error.remedy}" if error.remedy and not error.remedy.startswith(_NOT_FOR_FOLDERS) else ""
     return error.problem + line + remedy
 
 

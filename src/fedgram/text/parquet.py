@@ -42,7 +42,7 @@ def parquet_batches(path: str | Path, columns: Sequence[str]) -> Iterator[list[l
     rows, meter = 0, Meter(path)
     try:
         with pa.parquet.ParquetFile(path, memory_map=True, read_dictionary=list(columns)) as file:
-            check_pages(path, {n for n in range(len(file.schema)) if file.schema.column(n).path in columns})
+            check_pages(path, _columns_read(file.schema, columns))
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
                 values = [_values(batch.column(name), meter) for name in columns]
                 rows += batch.num_rows
@@ -50,6 +50,12 @@ def parquet_batches(path: str | Path, columns: Sequence[str]) -> Iterator[list[l
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         problem = f"is not a complete Parquet file of UTF-8 text: it ends after row {rows:,}"
         raise InputError(path, problem, remedy="write it again") from None
+
+
+def _columns_read(schema: Any, names: Sequence[str]) -> set[int]:
+    """The numbers of the columns that pyarrow reads for some names: those, and what is nested in them."""
+    prefixes = tuple(f"{name}." for name in names)
+    return {n for n in range(len(schema)) if f"{schema.column(n).path}.".startswith(prefixes)}
 
 
 def _values(column: Any, meter: Meter) -> list[Any]:

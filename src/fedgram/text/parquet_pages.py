@@ -2,11 +2,18 @@
 
 The end of the file says where the pages of each column are, and each page begins with a header that has its size packed
 and unpacked. Both are written in Thrift's compact protocol. They are read here rather than by pyarrow, which gives no
-headers, and whose functions about the parts of a damaged file end the whole process. Numbers are cut to their width as
-pyarrow does it, and fields of another type than they should have are left out: what is counted here is what pyarrow
-will unpack.
+headers, and whose functions about the parts of a damaged file end the whole process. What is counted here is at least
+what pyarrow will unpack. Therefore, as in pyarrow:
+
+- Numbers are cut to their width after their sign is decoded, and fields of another type than they should have are left
+  out.
+- A second description of a column adds to the first one.
+- A group of rows counts even if it says that it has no rows: pyarrow reads on into it when an earlier group has fewer
+  rows than it says. Only a column that says that it has no values is never read.
+- The columns of an old writer, which counted too few bytes, go on for some bytes.
 """
 
+import re
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -17,19 +24,21 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _ST
 _BITS = {_I16: 16, _I32: 32, _I64: 64}
 _MAX_DEPTH = 16
 _MAGIC = b"PAR1"
+_UNCOUNTED = 100  # bytes that pyarrow adds to each column of a file by parquet-mr before 1.2.9
 
 # The fields that matter, with their types: of the file, of a group of rows, of a column in it, and of a page.
-_GROUPS = (4, _LIST)
-_COLUMNS, _ROWS = (1, _LIST), (3, _I64)
+_GROUPS, _WRITER = (4, _LIST), (6, _BINARY)
+_COLUMNS = (1, _LIST)
 _ABOUT_COLUMN = (3, _STRUCT)
-_PACKED, _FIRST_PAGE, _DICTIONARY = (7, _I64), (9, _I64), (11, _I64)
+_VALUES, _PACKED, _FIRST_PAGE, _DICTIONARY = (5, _I64), (7, _I64), (9, _I64), (11, _I64)
 _PAGE_UNPACKED, _PAGE_PACKED = (2, _I32), (3, _I32)
 
 
 class Pages(NamedTuple):
-    """Where the pages of a column in a group of rows are."""
+    """Where the pages of a column in a group of rows are, and how many values they should have."""
 
     column: int
+    values: int
     start: int
     size: int
 
@@ -41,12 +50,14 @@ def check_pages(path: str | Path, columns: Container[int]) -> None:
     """
     meter = Meter(path)
     with Path(path).open("rb") as file:
-        for column, start, size in _all_pages(_Thrift(_footer(file))):
-            if column in columns:
-                if min(start, size) < 0:
-                    raise OSError("the place of a column is negative")
+        length = file.seek(0, 2)
+        found, uncounted = _all_pages(_Thrift(_footer(file)))
+        for column, values, start, size in found:
+            if column in columns and values != 0:
+                if min(start, size) < 0 or start + size > length:
+                    raise OSError("the place of a column is outside the file")
                 file.seek(start)
-                _count_pages(file.read(size), meter)
+                _count_pages(file.read(size + uncounted), size, meter)
 
 
 def _footer(file: BinaryIO) -> bytes:
@@ -60,45 +71,61 @@ def _footer(file: BinaryIO) -> bytes:
     return file.read(size)
 
 
-def _count_pages(chunk: bytes, meter: Meter) -> None:
+def _count_pages(chunk: bytes, size: int, meter: Meter) -> None:
+    """Count the pages that begin within the size of a column, and those after it as far as there are any."""
     thrift = _Thrift(chunk)
-    while thrift.position < len(chunk):
-        sizes = thrift.numbers()
+    while (begin := thrift.position) < len(chunk):
+        try:
+            sizes = thrift.numbers()
+        except OSError:
+            if begin < size:
+                raise
+            return
         meter.add(max(sizes.get(_PAGE_UNPACKED, 0), 0))
         thrift.position += max(sizes.get(_PAGE_PACKED, 0), 0)
 
 
-def _all_pages(thrift: "_Thrift") -> Iterator[Pages]:
+def _all_pages(thrift: "_Thrift") -> tuple[list[Pages], int]:
+    """The pages of all columns, and how many bytes of each column the writer may not have counted."""
+    found, uncounted = list[Pages](), 0
     for field in thrift.fields():
         if field == _GROUPS:
             for _ in thrift.items(_STRUCT):
-                yield from _pages_of_rows(thrift)
+                found += _pages_of_rows(thrift)
+        elif field == _WRITER:
+            uncounted = max(uncounted, _uncounted_by(thrift.binary()))
         else:
             thrift.skip(field[1])
+    return found, uncounted
+
+
+def _uncounted_by(writer: bytes) -> int:
+    version = re.match(rb"parquet-mr version (\d{1,4})\.(\d{1,4})\.(\d{1,4})", writer)
+    is_newer = version is not None and tuple(map(int, version.groups())) >= (1, 2, 9)
+    return 0 if is_newer or b"parquet-mr" not in writer.lower() else _UNCOUNTED
 
 
 def _pages_of_rows(thrift: "_Thrift") -> list[Pages]:
-    """The pages of a group of rows; one without rows has none."""
-    found, rows = list[Pages](), 0
+    """The pages of a group of rows."""
+    found = list[Pages]()
     for field in thrift.fields():
         if field == _COLUMNS:
             found = [_pages_of_column(thrift, column) for column, _ in enumerate(thrift.items(_STRUCT))]
-        elif field == _ROWS:
-            rows = thrift.number(_I64)
         else:
             thrift.skip(field[1])
-    return found if rows else []
+    return found
 
 
 def _pages_of_column(thrift: "_Thrift", column: int) -> Pages:
     about = dict[tuple[int, int], int]()
     for field in thrift.fields():
         if field == _ABOUT_COLUMN:
-            about = thrift.numbers()
+            about |= thrift.numbers()
         else:
             thrift.skip(field[1])
     first = about.get(_FIRST_PAGE, 0)
-    return Pages(column, min(about.get(_DICTIONARY, 0) or first, first), about.get(_PACKED, 0))
+    start = min(about.get(_DICTIONARY, 0) or first, first)
+    return Pages(column, about.get(_VALUES, 1), start, about.get(_PACKED, 0))
 
 
 class _Thrift:
@@ -110,7 +137,7 @@ class _Thrift:
     def fields(self) -> Iterator[tuple[int, int]]:
         """The number and type of each field of a structure; the caller reads or skips its value before the next."""
         number = 0
-        while byte := self._byte():
+        while (byte := self._byte()) & 15:
             number = _cut(number + (byte >> 4), _I16) if byte >> 4 else self.number(_I16)
             yield number, byte & 15
 
@@ -129,13 +156,18 @@ class _Thrift:
         byte = self._byte()
         if wanted not in (None, byte & 15):
             raise OSError("a list has items of another type")
-        for _ in range(byte >> 4 if byte >> 4 < 15 else self._varint()):
+        for _ in range(byte >> 4 if byte >> 4 < 15 else self._size()):
             yield byte & 15
 
     def number(self, kind: int) -> int:
-        """A whole number, cut to the width of its type."""
-        value = self._varint() & ((1 << _BITS[kind]) - 1)
-        return (value >> 1) ^ -(value & 1)
+        """A whole number, cut to the width of its type; one of 16 bits is decoded as one of 32."""
+        value = self._varint() & ((1 << max(_BITS[kind], 32)) - 1)
+        return _cut((value >> 1) ^ -(value & 1), kind)
+
+    def binary(self) -> bytes:
+        """The bytes of a text."""
+        self._move(size := self._size())
+        return self.data[self.position - size : self.position]
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """Skip a value; a field that is true or false has none."""
@@ -146,7 +178,7 @@ class _Thrift:
         elif kind == _DOUBLE:
             self._move(8)
         elif kind == _BINARY:
-            self._move(self._varint())
+            self._move(self._size())
         elif kind in (_LIST, _SET):
             for each in self.items():
                 self._skip_item(each, depth)
@@ -161,7 +193,7 @@ class _Thrift:
             raise OSError("there is an unknown type")
 
     def _skip_map(self, depth: int) -> None:
-        size = self._varint()
+        size = self._size()
         kinds = self._byte() if size else 0
         for _ in range(size):
             self._skip_item(kinds >> 4, depth)
@@ -184,6 +216,13 @@ class _Thrift:
             raise OSError("a structure is cut off")
         self.position += 1
         return self.data[self.position - 1]
+
+    def _size(self) -> int:
+        """The number of bytes or items that follow, of 32 bits."""
+        size = self._varint() & 0xFFFFFFFF
+        if size >> 31:
+            raise OSError("a size is negative")
+        return size
 
     def _varint(self) -> int:
         value = shift = 0

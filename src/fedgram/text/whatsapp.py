@@ -21,8 +21,13 @@ _DATE = rf"\d{{1,4}}[{_MARKS}]?[./-]\s?\d{{1,2}}[{_MARKS}]?[./-]\s?\d{{1,4}}\.?(
 _BEFORE_TIME = r"(?:(?:at|à|um|klo|kl\.)\s)?(?:(?:오전|오후|上午|下午|凌晨|清晨|早上|中午|傍晚|晚上|午前|午後)\s?)?"
 _AFTER_TIME = r"(?:\s?(?:[ap]\.?\s?m\.?|[πμ]\.?\s?μ\.?|[صم]|ч\.))?"
 _TIME = rf"{_BEFORE_TIME}\d{{1,2}}(?:[:.]|\sh\s)\d{{2}}(?:[:.]\d{{2}})?{_AFTER_TIME}"
-_STAMP = rf"(?:{_DATE}[,،]?\s{_TIME}|{_TIME},?\s{_DATE})"
-_HEADER = re.compile(rf"[{_MARKS}\s]*(?:\[{_STAMP}\]\s?|{_STAMP}\s[-–]\s)", re.IGNORECASE)
+
+
+def _header(stamp: str) -> re.Pattern[str]:
+    return re.compile(rf"[{_MARKS}\s]*(?:\[{stamp}\]\s?|{stamp}\s[-–]\s)", re.IGNORECASE)
+
+
+_DATE_FIRST, _TIME_FIRST = _header(rf"{_DATE}[,،]?\s{_TIME}"), _header(rf"{_TIME},?\s{_DATE}")
 _SENDER = re.compile(r"(.{1,100}?):(?:\s|$)")
 _FILE_NAME = re.compile(r".*\.\w{1,5} •\s*")
 _THING = (
@@ -33,12 +38,27 @@ _OMITTED = (
     "omitted|ocult[oa]|ocultad[oa]|omitid[oa]s?|não revelad[oa]|ausgeschlossen|weggelassen|ausgelassen|omise?s?|"
     "absente?|omess[oaie]|weggelaten"
 )
+# Parts of the words for media or a file, and of those for being left out, in the languages of WhatsApp.
+_MEDIA_WORDS = (
+    r"\b(?:multi)?m[eéèíi]di|\bmedya|\bmeedia|\bmitjans|\bmultivid|fichier|ficheiro|archivo|arquivo|fitxer|fișier|\bpliki"
+    r"|datotek|\bfayl|\bvedlegg|tệp|\bмеди|\bмедіа|файл|фајл|πολυμέσ|αρχείο|وسائط|رسانه|پیوست|پيوست|میڈیا|מדיה|メディア"
+    "|미디어|媒体|媒體|मीडिया|মিডি|મિડિયા|મીડિયા|ਮੀਡੀਆ|ಮಾಧ್ಯಮ|మీడియా|మాధ్యమ|கோப்பு|ஊடக|മീഡിയ|สื่อ|ມີເດຍ"
+)
+_LEFT_OUT_WORDS = (
+    r"\bom[ieè][ts]|\bocult|revelad|ausgeschlossen|weggela|\butel|\budelad|jätet|jäetud|vynech|pomini|praleist|izostavlj"
+    r"|izpuščen|\bbez\b|\bnav\b|\buten\b|elhagy|hiányz|kihagy|atlan|dahil edil|çıkarıl|çıxarıl|buraxıl|disertakan"
+    r"|dikecual|disingkir|\bhoq\b|hequr|hazijajum|imeruk|inalis|walang|tkazib|bỏ qua|\bбез\b|пропущен|отсутств"
+    "|изостав|қосыл|παραλ|εξαίρεση|استبعاد|حذف|چھوڑ|ہٹا|נכלל|הושמט|なし|無し|含まれ|제외|생략|忽略|省略|略過|बिना|वगळ|বাদ"
+    "|છોડી|અવગણ|ਛੱਡ|ਛਡ|ಕೈಬಿಡ|విస్మరించ|விடப்|நீக்க|ഒഴിവാക്ക|ลบ|ບໍ່ລວມ"
+)
 _MEDIA = re.compile(
-    rf"<[^<>]{{3,200}}>|(?:{_THING}) (?:{_OMITTED})|null"
+    rf"<(?=[^<>]{{0,80}}(?:{_MEDIA_WORDS}|{_THING}))(?=[^<>]{{0,80}}(?:{_LEFT_OUT_WORDS}|{_OMITTED}))[^<>\d\n]{{3,80}}>"
+    rf"|<[^<>:：\d\n]{{3,30}}[:：]\s?\d{{3,}}-[^<>\n]{{1,200}}>|(?:{_THING}) (?:{_OMITTED})|null"
     r"|[^\n]+ \((?:file attached|arquivo anexado|archivo adjunto|datei angehängt|fichier joint|file allegato"
     r"|bestand bijgevoegd|файл добавлен|dosya ekli)\)",
     re.IGNORECASE,
 )
+_MARKED_MEDIA = re.compile(rf"<[^<>]{{3,200}}>|{_MEDIA.pattern}", re.IGNORECASE)
 _DELETED = re.compile(
     "(?:this message was deleted|you deleted this message|mensagem apagada|(?:esta|essa) mensagem foi apagada"
     "|você apagou (?:esta|essa) mensagem|(?:se eliminó|eliminaste) este mensaje|este mensaje fue eliminado"
@@ -70,7 +90,8 @@ def is_whatsapp_export(path: Path) -> bool:
     """Whether the first non-blank line starts like a message of a WhatsApp export."""
     with path.open("rb") as file:
         head = file.read(1 << 12).decode(errors="replace")
-    return _HEADER.match(head.lstrip("\ufeff")) is not None
+    head = head.lstrip("\ufeff")
+    return (_DATE_FIRST.match(head) or _TIME_FIRST.match(head)) is not None
 
 
 def looks_like_a_chat(path: Path) -> bool:
@@ -83,15 +104,18 @@ def read_whatsapp(path: Path) -> Iterator[Found | Skipped]:
     """The entries of a WhatsApp export.
 
     Guarantees that every line is part of a message or counted as skipped. A file without any message is refused. For a
-    message with an attachment, the caption is kept.
+    message with an attachment, the caption is kept. A time before a date begins a message only in a file whose first
+    message begins so; elsewhere it was typed.
     """
     lines: list[str] = []
-    begun, stamp = 0, ""
+    begun, stamp, time_first = 0, "", True
     for number, line in text_lines(path):
         line = line.rstrip("\r\n")
-        if header := _HEADER.match(line):
+        if header := _DATE_FIRST.match(line) or (time_first and _TIME_FIRST.match(line)):
             if begun:
                 yield _message(lines, f"{path}:{begun}", stamp)
+            else:
+                time_first = _TIME_FIRST.match(line) is not None
             lines, begun, stamp = [line[header.end() :]], number, header[0]
         elif begun:
             lines.append(line)
@@ -125,7 +149,8 @@ def _cuts_a_quotation(name: str) -> bool:
 def _without_placeholders(lines: list[str]) -> tuple[str, str | None]:
     """The message without WhatsApp's placeholders for media, and what they stood for.
 
-    A placeholder is the whole first line, or follows U+200E at the end of a line.
+    A placeholder is the whole first line in words that WhatsApp uses, or follows U+200E at the end of a line: a user's
+    own `<something>` is text.
     """
     text = _without_edited("\n".join(lines))
     if _DELETED.fullmatch(text.strip(_MARKS).strip()):
@@ -134,7 +159,7 @@ def _without_placeholders(lines: list[str]) -> tuple[str, str | None]:
     for number, line in enumerate(text.split("\n")):
         caption, mark, _ = line.partition("\u200e")
         placeholder = line.rpartition("\u200e")[2].strip(_MARKS).strip()
-        if (mark or number == 0) and _MEDIA.fullmatch(placeholder):
+        if (mark or number == 0) and (_MARKED_MEDIA if mark else _MEDIA).fullmatch(placeholder):
             what = MEDIA
             if mark and caption.strip() and not _FILE_NAME.fullmatch(caption):
                 kept.append(caption.rstrip())

@@ -85,6 +85,27 @@ def test_layouts(tmp_path: Path, stamp: str) -> None:
         ("null", "media or attachment"),
         ("<Без медиафайлов>", "media or attachment"),
         ("<Media har utelämnats>", "media or attachment"),
+        ("<Archivo omitido>", "media or attachment"),
+        ("<Fichier omis>", "media or attachment"),
+        ("<Media omessi>", "media or attachment"),
+        ("<ficheiro não revelado>", "media or attachment"),
+        ("<Medya dahil edilmedi>", "media or attachment"),
+        ("<media tidak disertakan>", "media or attachment"),
+        ("<pominięto multimedia>", "media or attachment"),
+        ("< Média vynechána >", "media or attachment"),
+        ("<Uten vedlegg>", "media or attachment"),
+        ("<Εξαίρεση πολυμέσων>", "media or attachment"),
+        ("<медіа пропущено>", "media or attachment"),
+        ("<تم استبعاد الوسائط>", "media or attachment"),
+        ("< پيوست نما/آهنگ حذف شد >", "media or attachment"),
+        ("<מדיה הושמטה>", "media or attachment"),
+        ("<メディアは含まれていません>", "media or attachment"),
+        ("<미디어 파일을 생략한 대화내용>", "media or attachment"),
+        ("<省略多媒體檔案>", "media or attachment"),
+        ("<मीडिया के बिना>", "media or attachment"),
+        ("<สื่อถูกลบ>", "media or attachment"),
+        ("<video message omitted>", "media or attachment"),
+        ("\u200e<words of a language that is not listed>", "media or attachment"),
         ("doc.pdf (bestand bijgevoegd)", "media or attachment"),
         ("Данное сообщение удалено", "deleted message"),
         ("このメッセージは削除されました", "deleted message"),
@@ -119,6 +140,12 @@ def test_placeholders_are_counted(tmp_path: Path, text: str, reason: str) -> Non
         ("I like <this message>", "I like <this message>"),
         ("<3", "<3"),
         ("<b>", "<b>"),
+        ("<something>", "<something>"),
+        ("<insert my excuse here>", "<insert my excuse here>"),
+        ("<omitted>", "<omitted>"),
+        ("<media>", "<media>"),
+        ("<notes: list.txt>", "<notes: list.txt>"),
+        ("a <Media omitted>", "a <Media omitted>"),
         ("a missed voice call again", "a missed voice call again"),
         ("the image omitted a lot", "the image omitted a lot"),
         ("see\nimage omitted", "see\nimage omitted"),
@@ -178,6 +205,20 @@ def test_broken_chats_are_refused(tmp_path: Path) -> None:
     assert refused(source, format="whatsapp").line == 2
 
 
+@pytest.mark.parametrize("typed", ["18:30 12.05.2024 - Party: bring food", "[18:30, 12.05.2024] Party: bring food"])
+def test_a_time_before_a_date_begins_no_message_in_a_chat_of_dates_before_times(tmp_path: Path, typed: str) -> None:
+    stamp = "31.12.20, 22:15 - "
+    found, report = read(_chat(tmp_path / "chat.txt", f"{stamp}Ann: come", typed, f"{stamp}Bob: yes"))
+    assert found == [("Ann", f"come\n{typed}"), ("Bob", "yes")]
+    assert report.users == 2
+
+
+def test_dates_and_times_with_dots_may_come_in_either_order(tmp_path: Path) -> None:
+    """The first line could be read both ways, the second one only with the time first."""
+    lines = "10.15.30, 31.12.20 - Ann: one", "10.15.30, 1.2.20 - Bob: two"
+    assert read(_chat(tmp_path / "chat.txt", *lines))[0] == [("Ann", "one"), ("Bob", "two")]
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -191,4 +232,17 @@ def test_a_chat_with_unknown_dates_is_not_the_text_of_one_user(tmp_path: Path, l
     found, report = read(tmp_path)
     assert {user for user, _ in found} == {"diary"}
     problem = "looks like a chat of several users, with dates in an unknown form"
-    assert [file.problem for file in report.unread] == [f"{problem}; write it as CSV with the columns user and text"]
+    assert [file.problem.partition("; ")[0] for file in report.unread if file.problem] == [problem]
+
+
+def test_a_diary_that_looks_like_a_chat_can_be_imported_as_text(tmp_path: Path) -> None:
+    lines = "2024-05-01 10:30 Breakfast: eggs", "2024-05-02 10:40 Breakfast: toast"
+    _chat(tmp_path / "ann.txt", *lines)
+    _chat(tmp_path / "bob.txt", "hi")
+    found, report = read(tmp_path)
+    assert found == [("bob", "hi")]
+    assert "if one user wrote it, import its folder with --format text" in str(report.unread[0].problem)
+    assert "otherwise write it as CSV with the columns user and text" in str(report.unread[0].problem)
+    found, report = read(tmp_path, format="text")
+    assert found == [*(("ann", line) for line in lines), ("bob", "hi")]
+    assert not report.unread
