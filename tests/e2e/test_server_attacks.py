@@ -185,7 +185,7 @@ def no_token_is_on_a_command_line(home: Folder, folder: Path) -> None:
         ours = [words for words in started if b"fedgram.deployment.flower.server_apps" in words]
         mine = [words for words in ours if home.local_address.encode() in words]
         if mine:
-            assert all(len(words) == 5 for words in mine)
+            assert all(len(words) == 7 for words in mine)
             assert not any(b"--token" in words and home.local_address.encode() in words for words in started)
             return
         time.sleep(0.02)

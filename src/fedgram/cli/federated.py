@@ -201,7 +201,11 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
 @model_argument("model")
 @users_option
 @split_option("train")
-@click.option("--casing", callback=model_input, help="Cased n-gram model that gives the capitals; by default, MODEL. Devices do not check capitals.")
+@click.option(
+    "--casing",
+    callback=model_input,
+    help="Cased n-gram model that gives the capitals; by default, MODEL. Devices do not check capitals.",
+)
 @click.option("--public", callback=model_input,
               help="N-gram model of public text: with a threshold, its n-grams stay, whoever typed them.")  # fmt: skip
 @settings_options(RefitOptions, "options")

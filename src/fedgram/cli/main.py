@@ -100,8 +100,8 @@ def run(arguments: list[str]) -> int:
         return 141
     except OSError as error:
         return _fail(_describe(error), error)
-    except MemoryError:
-        return _fail("out of memory; use a smaller corpus, vocabulary or order")
+    except MemoryError as error:
+        return _fail("out of memory; use a smaller corpus, vocabulary or order", error)
 
 
 def _describe(error: OSError) -> str:

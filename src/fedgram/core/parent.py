@@ -10,7 +10,8 @@ _POLL_SECONDS = 0.2
 def end_with(parent: int) -> None:
     """Exit this process at once when the parent with this process ID has gone, for instance because it was killed.
 
-    A thread watches the parent. Nothing is cleaned up: call this only where all that must survive is on disk.
+    A thread watches the parent. Nothing is cleaned up: call this only where all that must survive is on disk. Take the
+    ID from the parent if possible: if the parent ends before this call, `os.getppid()` already names another process.
     """
 
     def watch() -> None:
@@ -18,4 +19,6 @@ def end_with(parent: int) -> None:
             time.sleep(_POLL_SECONDS)
         os._exit(1)
 
+    if os.getppid() != parent:
+        os._exit(1)
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -7,7 +7,8 @@ the package's data files, because `importlib.resources.files` takes such names. 
 presets, and a stage depends on the values that were read from one, not on the file.
 
 Each file is read once per process. So a digest describes the code as it was when it was first read, even if the
-checkout is edited during a long run. Files are named relative to the package: equal checkouts have equal digests.
+checkout is edited during a long run. A process that is started later imports its own code; `check_code` refuses it if
+that is other code. Files are named relative to the package: equal checkouts have equal digests.
 """
 
 import ast
@@ -18,6 +19,8 @@ from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fedgram.core.errors import FedgramError
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -42,6 +45,12 @@ def code_digest(function: Callable[..., Any], package: Path = PACKAGE) -> str | 
     if not path.is_file() or path.suffix == ".pyc":
         return None
     return sha256(repr(sorted(source_digests(path, package).items())).encode()).hexdigest()
+
+
+def check_code(function: Callable[..., Any], expected: str | None) -> None:
+    """Refuse a function whose code is not what the process that asks for it has read."""
+    if code_digest(function) != expected:
+        raise FedgramError("the code changed while the run went on; run it again")
 
 
 def source_digests(path: Path, package: Path = PACKAGE) -> dict[str, str]:

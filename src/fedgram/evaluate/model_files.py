@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgram.core.processes import Processes
+from fedgram.core.sources import check_code, code_digest
 from fedgram.evaluate.evaluation import Evaluation, evaluate_model
 from fedgram.evaluate.measure import Measure
 from fedgram.evaluate.models import as_predictor, in_memory
@@ -46,7 +47,8 @@ def evaluate_files(
     with tempfile.TemporaryDirectory(prefix="fedgram-") as folder, Processes(workers) as processes:
         words = Path(folder) / "shared.json"
         words.write_text(json.dumps({str(cased): sorted(forms) for cased, forms in shared.items()}), "utf-8")
-        users = {"population": str(population), "split": split, "shared": str(words)}
+        users: dict[str, Any] = {"population": str(population), "split": split, "shared": str(words)}
+        users["code"] = code_digest(evaluate_some)
         parts = [list(files)[first::workers] for first in range(min(workers, len(files)))]
         calls = [{"files": {name: [str(files[name].path), list(files[name].cases)] for name in part}} for part in parts]
         if workers == 1:
@@ -63,9 +65,13 @@ def evaluate_files(
 
 def evaluate_some(
     files: Mapping[str, Sequence[Any]], population: str, split: str, shared: str,
-    advance: Callable[[int], object] = lambda _: None,
+    code: str | None, advance: Callable[[int], object] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Evaluate models, each given by its path and its cases; returns JSON values by name and case."""
+    """Evaluate models, each given by its path and its cases; returns JSON values by name and case.
+
+    `code` is the digest of this function's code in the process that asks.
+    """
+    check_code(evaluate_some, code)
     users = open_population(population).users(split)
     words = {case: frozenset(forms) for case, forms in json.loads(Path(shared).read_text("utf-8")).items()}
     found: dict[str, dict[str, Any]] = {}

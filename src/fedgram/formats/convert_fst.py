@@ -28,7 +28,7 @@ def as_vector(path: str | Path, kind: str) -> bytes:
         remedy = "convert it with `fstconvert --fst_type=vector`"
         raise InputError(path, f"is an OpenFst automaton of the type {kind!r:.40}", remedy=remedy)
     limit = unpacked_limit(Path(path).stat().st_size)
-    command = [sys.executable, "-m", "fedgram.formats.convert_fst", str(Path(path).absolute()), str(limit)]
+    command = [sys.executable, "-P", "-m", "fedgram.formats.convert_fst", str(Path(path).absolute()), str(limit)]
     python_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(

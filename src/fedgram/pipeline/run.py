@@ -1,7 +1,9 @@
 """One run in a workspace: the stages that its configuration asks for, of which only those run that must."""
 
 import json
+import tomllib
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.processes import Processes
 from fedgram.core.progress import Begin, silent
 from fedgram.core.storage import atomic_write
-from fedgram.core.toml_config import to_toml
+from fedgram.core.toml_config import from_table, to_toml
 from fedgram.evaluate.experiment import LEAST_USERS
 from fedgram.neural.torch_devices import choose_torch_device
 from fedgram.pipeline.config import EvaluationSection, RunConfig, read_run_config
@@ -52,6 +54,8 @@ def run_pipeline(
     _check_users(config, change)
     if change is not None and stages_at_once > 1:
         raise FedgramError("stages that ask devices run one after the other; leave out stages_at_once")
+    if stages_at_once > 1:
+        _check_file_of(config)
     compute = compute or Compute()
     on_gpu = choose_torch_device(compute.torch_device).type == "cuda"
     compute = Compute("cuda" if on_gpu else "cpu", compute.cores)
@@ -69,7 +73,7 @@ def run_pipeline(
             and config.evaluation.experiment
             and "evaluation" in stage_names(config, until)
         )
-        stages = stages_of(space.folder, compute)
+        stages = stages_of(space.folder, compute, config)
         stages = change(stages) if change else stages
         telling: dict[str, Any] = {"until": until, "on_stage": told, "on_done": on_done, "begin": begin}
         if stages_at_once == 1:
@@ -86,6 +90,15 @@ def _check_users(config: RunConfig, change: Change | None) -> None:
     if config.population.is_on_devices and change is None:
         remedy = "name them, run on devices (fedgram federation run), or use public text alone (fedgram phone build)"
         raise FedgramError(f"population.users is missing, so there are no devices to simulate; {remedy}")
+
+
+def _check_file_of(config: RunConfig) -> None:
+    """Refuse a configuration that is not the same in its file, from which stages at the same time take it."""
+    kept = from_table(tomllib.loads(to_toml(config)), RunConfig)
+    if lost := [field.name for field in fields(config) if getattr(kept, field.name) != getattr(config, field.name)]:
+        raise FedgramError(
+            f"{CONFIG} cannot hold the values of {lost[0]}, because TOML has no None; leave out stages_at_once"
+        )
 
 
 def _check_arms(population: Path, config: EvaluationSection) -> None:

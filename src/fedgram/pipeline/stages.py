@@ -100,7 +100,7 @@ def _piece_stages(c: RunConfig, compute: Compute) -> list[Stage]:
 
 def _architectures(c: RunConfig) -> tuple[str, ...]:
     """The other networks of Figure 4, if they are wanted."""
-    return c.architectures.presets if c.pieces.use and c.architectures.run else ()
+    return tuple(dict.fromkeys(c.architectures.presets)) if c.pieces.use and c.architectures.run else ()
 
 
 def _network_stages(c: RunConfig, what: str, pieces: tuple[str, ...], compute: Compute) -> list[Stage]:

@@ -184,7 +184,8 @@ class Workspace:
                 else:
                     self._clear(stage.name)  # a run that was killed at its very end leaves an empty working folder
                 continue
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
+            ended = wait(running, return_when=FIRST_COMPLETED).done
+            for done in sorted(ended, key=lambda future: future.exception() is not None):  # what is done is noted first
                 with _named((begun := running.pop(done)).stage):
                     on_done(begun.stage, self._finish(begun, done.result()))
 
@@ -331,7 +332,7 @@ def _named(stage: Stage) -> Iterator[None]:
     """Errors say in which stage they happened."""
     try:
         yield
-    except (FedgramError, OSError) as error:
+    except (FedgramError, OSError, MemoryError) as error:
         error.add_note(f"in the stage {stage.name}")
         raise
 

@@ -72,9 +72,9 @@ def _await(processes: list[Process], folder: Path) -> None:
 
 
 def main() -> None:
-    """Run as a worker until the training ends."""
-    folder, rank, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    end_with(os.getppid())
+    """Run as a worker until the training ends: PARENT FOLDER RANK SIZE."""
+    end_with(int(sys.argv[1]))
+    folder, rank, size = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     work = json.loads((folder / "work.json").read_text())
     function = lazy(work["function"])
     (folder / f"ready-{rank}").touch()

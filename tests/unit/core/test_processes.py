@@ -1,5 +1,6 @@
 """Calls in processes of their own: results, errors, and that none outlives what started it."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.processes import Processes
 
 CALLS = """
-import os, time
+import errno, os, resource, signal, time
 from pathlib import Path
 from fedgram.core.errors import InputError
 
@@ -28,6 +30,24 @@ def refuse(path):
 
 def crash():
     raise KeyError("a bug")
+
+def fail(kind):
+    error = {
+        "full": OSError(errno.ENOSPC, "No space left on device", Path("/w/x")),
+        "denied": PermissionError(errno.EACCES, "Permission denied", "/w/y"),
+        "odd": OSError("the archive is damaged"),
+        "memory": MemoryError("Unable to allocate 9 GiB"),
+        "missing": ModuleNotFoundError("No module named 'torch'", name="torch"),
+    }[kind]
+    error.add_note("in a note")
+    raise error
+
+def fill_the_disk():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    return "x" * 9999
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 def linger(mark):
     Path(mark).write_text(str(os.getpid()))
@@ -78,6 +98,49 @@ def test_a_bug_is_no_such_error_and_shows_its_traceback(calls: str) -> None:
         processes.submit(f"{calls}:crash", {}).result()
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected", "shown", "of"),
+    [
+        ("full", OSError, "[Errno 28] No space left on device: '/w/x'", {"errno": errno.ENOSPC, "filename": "/w/x"}),
+        ("denied", PermissionError, "[Errno 13] Permission denied: '/w/y'", {"errno": errno.EACCES}),
+        ("odd", OSError, "the archive is damaged", {"errno": None, "filename": None}),
+        ("memory", MemoryError, "Unable to allocate 9 GiB", {}),
+        ("missing", ModuleNotFoundError, "No module named 'torch'", {"name": "torch"}),
+    ],
+)
+def test_an_error_of_the_machine_comes_back_as_what_it_is(
+    calls: str, kind: str, expected: type[Exception], shown: str, of: dict[str, Any]
+) -> None:
+    """So that the command line shows it in one line, as if it had happened in this process."""
+    with Processes(1) as processes, pytest.raises(expected) as caught:
+        processes.submit(f"{calls}:fail", {"kind": kind}).result()
+    assert type(caught.value) is expected
+    assert str(caught.value) == shown
+    assert {name: getattr(caught.value, name) for name in of} == of
+    assert caught.value.__notes__ == ["in a note"]
+
+
+def test_a_result_that_cannot_be_written_is_such_an_error_too(calls: str) -> None:
+    with Processes(1) as processes, pytest.raises(OSError, match="File too large"):
+        processes.submit(f"{calls}:fill_the_disk", {}).result()
+
+
+def test_a_killed_call_is_one_line(calls: str) -> None:
+    with Processes(1) as processes, pytest.raises(FedgramError, match="killed by signal 9, perhaps for lack of memory"):
+        processes.submit(f"{calls}:die", {}).result()
+
+
+def test_files_of_the_current_folder_are_not_imported(
+    calls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's folder may have a file named as a module of Python's."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "random.py").write_text("raise SystemExit('this is not a module')")
+    monkeypatch.chdir(tmp_path / "data")
+    with Processes(1) as processes:
+        assert processes.submit(f"{calls}:double", {"number": 3}).result()["number"] == 6
+
+
 def test_leaving_ends_what_still_runs_and_begins_nothing_new(calls: str, tmp_path: Path) -> None:
     with Processes(1) as processes:
         running = processes.submit(f"{calls}:linger", {"mark": str(tmp_path / "first")})
@@ -103,3 +166,24 @@ Processes(1).submit("{calls}:linger", {{"mark": "{tmp_path / "mark"}"}}).result(
     while is_alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_call_is_not_made_if_its_caller_ends_before_it_begins(calls: str, tmp_path: Path) -> None:
+    script = f"""
+import os
+from fedgram.core import processes
+
+def start_and_end(*arguments, **options):
+    print(start(*arguments, **options).pid, flush=True)
+    os._exit(0)
+
+start, processes.start = processes.start, start_and_end
+processes.Processes(1).submit("{calls}:linger", {{"mark": "{tmp_path / "mark"}"}}).result()
+"""
+    pid = int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=60).stdout)
+    deadline = time.monotonic() + 30
+    while is_alive(pid):
+        assert time.monotonic() < deadline
+        assert not (tmp_path / "mark").exists(), "it waits for process 1 to end"
+        time.sleep(0.05)
+    assert not (tmp_path / "mark").exists()

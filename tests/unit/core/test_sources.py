@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from fedgram.core.sources import PACKAGE, code_digest, source_digests
+from fedgram.core.errors import FedgramError
+from fedgram.core.sources import PACKAGE, check_code, code_digest, source_digests
 
 FILES = {
     "__init__.py": "",
@@ -97,6 +98,13 @@ def test_a_digest_is_of_the_code_as_it_was_read_first(tmp_path: Path) -> None:
     before = source_digests(package / "stage.py", package)
     (package / "above.py").write_text("edited = True")
     assert source_digests(package / "stage.py", package) == before
+
+
+def test_other_code_than_expected_is_refused() -> None:
+    check_code(write, code_digest(write))
+    for expected in ("of another version", None):
+        with pytest.raises(FedgramError, match="the code changed while the run went on; run it again"):
+            check_code(write, expected)
 
 
 def test_partial_and_wrapped_functions_stand_for_the_one_inside() -> None:

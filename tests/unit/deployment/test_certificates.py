@@ -3,7 +3,7 @@
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,10 +23,11 @@ def home(tmp_path: Path) -> Folder:
 
 
 @contextmanager
-def served(home: Folder) -> Iterator[int]:
+def served(home: Folder, while_it_starts: Callable[[], object] = lambda: None) -> Iterator[int]:
     """A server that shakes hands with the federation's certificate, and takes a new one when it changes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(home.server_pair)
+    while_it_starts()
     CurrentCertificate(context, home.server_pair, seconds=0.001).watch()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -74,6 +75,25 @@ def test_a_running_server_takes_a_new_certificate(home: Folder) -> None:
                 break
         assert serial(home, port) == serial(home, port, host="localhost") == own_serial(home)
     assert not home.revoked.exists()
+
+
+def test_a_certificate_that_is_replaced_while_the_server_starts_is_shown(home: Folder) -> None:
+    before = own_serial(home)
+    with served(home, lambda: renew_certificate(home, (), ca_key=None, revoke=False)) as port:
+        for _ in range(1000):
+            if serial(home, port) != before:
+                break
+        assert serial(home, port) == own_serial(home) != before
+
+
+def test_a_certificate_that_has_not_changed_is_loaded_once(home: Folder) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(home.server_pair)
+    shown = CurrentCertificate(context, home.server_pair)
+    shown.load()
+    loaded = shown._current
+    shown.load()
+    assert shown._current is loaded is not context
 
 
 def test_no_handshake_fails_while_the_certificate_is_replaced(home: Folder) -> None:

@@ -50,6 +50,14 @@ def test_the_other_networks_of_figure_4_tell_the_report() -> None:
     assert "report/likelihood.png" in stages["report"].outputs
 
 
+def test_a_network_of_figure_4_that_is_named_twice_is_trained_once() -> None:
+    c = replace(RunConfig(), architectures=ArchitecturesSection(run=True, presets=("P_30K", "P_4K-S", "P_30K")))
+    stages = run_stages(c)
+    names = [stage.name for stage in stages if stage.name.startswith("architecture_")]
+    assert names == ["architecture_P_30K", "architecture_P_4K-S"]
+    assert [name for name in stages[-1].inputs if "P_30K" in name] == ["architecture_P_30K.json"]
+
+
 def test_all_networks_are_scored_on_the_words_of_the_network_of_words() -> None:
     c = RunConfig()
     assert known_words(c) == 30_000

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -385,66 +384,3 @@ def test_files_are_flushed_before_they_are_moved_and_the_manifest_after(tmp_path
     assert after[0] == home
     assert after[-1].parent == home
     assert len(after) >= 2
-
-
-class Side:
-    """A runner whose stages run in threads, and that knows which of them were running at the same time."""
-
-    def __init__(self, at_once: int) -> None:
-        self.at_once, self.pool = at_once, ThreadPoolExecutor(8)
-        self.together: list[frozenset[str]] = []
-        self._running: set[str] = set()
-
-    def call(self, stage: Stage, work: Work) -> "Future[int]":
-        self._running.add(stage.name)
-        self.together.append(frozenset(self._running))
-
-        def run() -> int:
-            time.sleep(0.05)
-            stage.function(work)
-            self._running.remove(stage.name)
-            return 7
-
-        return self.pool.submit(run)
-
-
-def written(name: str, *inputs: str) -> Stage:
-    def function(work: Work) -> None:
-        work.write(name).write_text(name + "".join(work.read(i).read_text() for i in inputs))
-
-    return Stage(name, (name,), function, inputs)
-
-
-DIAMOND = [written("a"), written("b", "a"), written("c", "a"), written("d", "c"), written("e", "b", "d")]
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 8])
-def test_stages_that_need_nothing_of_each_other_run_side_by_side(tmp_path: Path, at_once: int) -> None:
-    runner, done = Side(at_once), list[str]()
-    with open_workspace(tmp_path / "w") as space:
-        space.run(DIAMOND, runner=runner, on_done=lambda stage, _: done.append(stage.name))
-        assert (tmp_path / "w" / "e").read_text() == "ebadca"
-        assert space.artefacts["d"]["peak_bytes"] == 7
-        space.run(DIAMOND, runner=runner)
-    assert len(runner.together) == 5, "a second run has nothing to do"
-    assert max(map(len, runner.together)) == min(at_once, 2)
-    assert not any({"a", name} <= names for names in runner.together for name in "bcde")
-    assert not any({"c", "d"} <= names or {"e", "d"} <= names for names in runner.together)
-    assert sorted(done) == ["a", "b", "c", "d", "e"]
-    assert done[0] == "a"
-    assert done[-1] == "e"
-
-
-def test_a_stage_that_fails_beside_others_is_named_and_what_is_done_stays(tmp_path: Path) -> None:
-    def refuse(_: Work) -> None:
-        raise FedgramError("no")
-
-    stages = [written("a"), Stage("bad", ("bad",), refuse, ("a",)), written("c", "a"), written("d", "bad")]
-    with open_workspace(tmp_path / "w") as space:
-        with pytest.raises(FedgramError) as caught:
-            space.run(stages, runner=Side(1))
-        assert caught.value.__notes__ == ["in the stage bad"]
-        assert set(space.artefacts) == {"a"}
-        mended = [stages[0], written("bad", "a"), *stages[2:]]
-        space.run(mended, runner=Side(4))
-    assert (tmp_path / "w" / "d").read_text() == "dbada"

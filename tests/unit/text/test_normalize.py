@@ -52,3 +52,8 @@ def test_words_are_words_and_normalising_again_changes_nothing(text: str) -> Non
 
 def test_uncase() -> None:
     assert [uncase(w) for w in ("New", "YORK", "ÁGUA", "<url>")] == ["new", "york", "água", "<url>"]
+
+
+@pytest.mark.parametrize("word", ["<UNK>", "<S>", "</S>", "<Unk>"])
+def test_no_word_becomes_a_special_word_in_lower_case(word: str) -> None:
+    assert uncase(word) == word

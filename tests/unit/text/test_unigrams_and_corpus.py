@@ -50,11 +50,29 @@ def test_frequencies_from_text(tmp_path: Path) -> None:
         read_unigrams(path)
     path.write_text("the\t10\nof 2.5\n")
     assert read_unigrams(path) == {"the": 10.0, "of": 2.5}
-    mistakes = {"a\t-1\n": ":1: the count is negative", "a\t1\na\t2\n": ":2: the word occurs twice", "\n": "no words"}
+    mistakes = {
+        "a\t-1\n": ":1: the count is negative", "a\tinf\n": ":1: the count is .* not finite",
+        "a\tnan\n": ":1: the count is .* not finite", "a\t1\na\t2\n": ":2: the word occurs twice", "\n": "no words",
+    }  # fmt: skip
     for bad, message in mistakes.items():
         path.write_text(bad)
         with pytest.raises(InputError, match=message):
             read_unigrams(path)
+
+
+def test_only_words_have_a_frequency() -> None:
+    assert UnigramCounts(WORDS, np.array([9.0, 8.0, 7.0, 1.0, 0.0, 2.0]), 10, 2, 2.0).frequency() == {
+        "c": 2.0,
+        "a": 1.0,
+    }
+
+
+@pytest.mark.parametrize("mark", ["<s>", "</s>"])
+def test_a_mark_inside_a_sentence_is_refused(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(f"see you\nsee {mark} you\n")
+    with pytest.raises(InputError, match=r":2: contains <s> or </s>"):
+        read_corpus([path])
 
 
 @given(st.lists(st.lists(st.text("abé'é", min_size=1, max_size=6), min_size=1, max_size=5), min_size=1, max_size=20))
@@ -95,6 +113,9 @@ def test_vocabulary_files(tmp_path: Path) -> None:
     assert words.digest != Vocabulary.of(["a", "b"]).digest
     path.write_bytes(b"caf\xe9\n")
     with pytest.raises(InputError, match="not UTF-8"):
+        read_vocabulary(path)
+    path.write_text("a\nb\na\n")
+    with pytest.raises(InputError, match=r":3: the word of line 1 occurs again"):
         read_vocabulary(path)
     with pytest.raises(InvariantError, match="twice"):
         Vocabulary(("<unk>", "<s>", "</s>", "a", "a"))

@@ -18,7 +18,8 @@ class CurrentCertificate:
 
     def __init__(self, context: ssl.SSLContext, pair: Path, *, seconds: float = _POLL_SECONDS) -> None:
         self._pair, self._seconds = pair, seconds
-        self._loaded, self._current = self._version(), context
+        self._current = context
+        self._loaded: tuple[int, int] | None = None  # the file may have changed since the context read it
         context.sni_callback = self._choose
 
     def watch(self) -> None:
@@ -26,7 +27,7 @@ class CurrentCertificate:
         threading.Thread(target=self._keep_loading, daemon=True, name="certificate").start()
 
     def load(self) -> None:
-        """Load the file if it has changed; one that does not hold a key and its certificate is left alone."""
+        """Load the file, unless it is loaded; one that does not hold a key and its certificate is left alone."""
         now = self._version()
         if now is None or now == self._loaded:
             return

@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from typing import IO
@@ -16,7 +15,7 @@ from typing import IO
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.deployment.checks import is_up
 from fedgram.deployment.flower import internals
-from fedgram.deployment.flower.programs import environment, require_flower
+from fedgram.deployment.flower.programs import environment, module_command, require_flower
 from fedgram.deployment.folder import Folder
 from fedgram.deployment.keys import write_secret
 from fedgram.deployment.store import DeviceStore
@@ -47,7 +46,7 @@ def start_superlink(folder: Folder, *, host: str, log: IO[bytes] | None = None) 
     if in_memory:
         env |= {"FEDGRAM_ADMITTED": str(secret), "FEDGRAM_HEARTBEAT": str(folder.heartbeat)}
     command = [
-        sys.executable, "-m", "fedgram.deployment.flower.superlink", *_server_tls(folder),
+        *module_command("fedgram.deployment.flower.superlink"), *_server_tls(folder),
         "--host", host, "--port", str(folder.config.port),
         "--database", ":flwr-in-memory:" if in_memory else str(secret / "superlink.db"),
         "--disable-runtime-dependency-installation",
@@ -88,7 +87,7 @@ def start_supernode(
             raise InputError(folder.authority, "is missing", remedy="copy it from the server's folder")
         safety = ["--root-certificates", str(folder.authority), "--auth-supernode-private-key", str(home / "key")]
     command = [
-        sys.executable, "-m", "fedgram.deployment.flower.supernode", *safety, "--superlink", folder.address,
+        *module_command("fedgram.deployment.flower.supernode"), *safety, "--superlink", folder.address,
         "--host", "127.0.0.1", "--port", str(port),
         "--isolation", "process" if internals.are_enabled() else "subprocess",
         "--node-config", _node_config(folder, store, min_messages, hooks),

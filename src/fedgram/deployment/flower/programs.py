@@ -48,6 +48,14 @@ def environment(home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+def module_command(module: str) -> list[str]:
+    """The command that runs a module of ours, which imports nothing from the folder that it is started in.
+
+    Python would look there first (`-P`): for a user with a file `random.py`, every module would import that one.
+    """
+    return [sys.executable, "-P", "-m", module]
+
+
 def run_program(name: str) -> None:
     """Run one of Flower's programs in this process, with the arguments in `sys.argv`."""
     found = [script for script in entry_points(group="console_scripts", name=name) if script.value.startswith("flwr.")]

@@ -21,7 +21,7 @@ from pathlib import Path
 from fedgram.core.parent import end_with
 from fedgram.deployment.checks import refuse_revoked
 from fedgram.deployment.flower import internals
-from fedgram.deployment.flower.programs import run_program
+from fedgram.deployment.flower.programs import module_command, run_program
 
 _LOOK_SECONDS = 2.0
 
@@ -65,7 +65,7 @@ def _refuse_revoked(revoked: Path) -> None:
 def _start_worker(arguments: list[str], token: str) -> "subprocess.Popen[bytes]":
     """Start the process that computes; it ends when this one does."""
     host, port = (arguments[arguments.index(name) + 1] for name in ("--host", "--port"))
-    command = [sys.executable, "-m", "fedgram.deployment.flower.worker", f"{host}:{port}", str(os.getpid())]
+    command = [*module_command("fedgram.deployment.flower.worker"), f"{host}:{port}", str(os.getpid())]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert worker.stdin is not None
     with worker.stdin as pipe:

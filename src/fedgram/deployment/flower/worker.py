@@ -34,6 +34,7 @@ def main() -> None:
 
 def _run(address: str, token: str, parent: int) -> None:
     """Answer one message in a child process, which is killed when the SuperNode ends."""
+    own = os.getpid()
     child = os.fork()
     if child:
         while os.waitpid(child, os.WNOHANG) == (0, 0):
@@ -41,7 +42,7 @@ def _run(address: str, token: str, parent: int) -> None:
                 os.kill(child, signal.SIGKILL)
             time.sleep(_CHILD_POLL_SECONDS)
         return
-    end_with(os.getppid())
+    end_with(own)
     code = 1
     try:
         internals.run_client_app(address, token)
