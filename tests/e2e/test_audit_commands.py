@@ -71,6 +71,20 @@ def test_ngrams_by_devices_of_every_format(home: Path, fedgram: Callable[..., An
     assert "n-grams are typed by one device" in fedgram("audit", "ngrams", home / "b.ngram", *users, "--split", "all")
 
 
+def test_public_text_is_normalised_as_users_text_is(home: Path, fedgram: Callable[..., Any], tmp_path: Path) -> None:
+    """With its punctuation, a text has the same n-grams as without."""
+    raw = tmp_path / "raw.txt"
+    raw.write_text(
+        "".join(f"“{line}”, indeed!\n".replace(" ", "  ") for line in (home / "s.txt").read_text().splitlines())
+    )
+    asked = ("audit", "ngrams", home / "model.arpa", "--users", home / "users.parquet", "--json", "--public")
+    clean, given = (fedgram(*asked, path)["orders"] for path in (home / "s.txt", raw))
+    assert [row["not_public"] for row in clean[1:]] == [dict.fromkeys(row["not_public"], 0) for row in clean[1:]]
+    ends = [sum(row["not_public"].values()) for row in given]  # of sentences, which are others now
+    assert ends[0] == 0
+    assert all(end < 0.5 * row["ngrams"] for end, row in zip(ends, given, strict=True))
+
+
 def test_membership(home: Path, fedgram: Callable[..., Any], refused: Callable[..., str]) -> None:
     users = ("--users", home / "users.parquet")
     found = fedgram("audit", "membership", home / "model.arpa", *users, "--reference", home / "b.ngram", "--json")

@@ -55,7 +55,7 @@ def group() -> None:
 @click.argument("model")
 @users_option
 @split_option
-@click.option("--public", help="Text that everybody may see, one sentence per line: n-grams that it has are no secret.")
+@click.option("--public", help="Text that everybody may see: n-grams that it has are no secret.")
 @click.option("--cased/--uncased", default=False, help="Whether capitals must be the same.  [default: no]")
 @click.option(
     "--min-devices",
@@ -82,7 +82,7 @@ def ngrams_command(
     from fedgram.core.errors import InputError
     from fedgram.core.storage import atomic_write
     from fedgram.evaluate.models import in_memory
-    from fedgram.text.corpus import read_corpus
+    from fedgram.text.corpus import corpus_of, normalized_sentences
     from fedgram.text.population import open_population
 
     with steps() as step:
@@ -92,7 +92,9 @@ def ngrams_command(
             raise InputError(model, "has no n-grams: it is a network", remedy="name an n-gram model")
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         chosen = people.users(None if split == "all" else split)
-        text = read_corpus([public], on_bytes=step.begin(f"Reading {public}")) if public else None
+        text = None
+        if public:
+            text = corpus_of(map(" ".join, normalized_sentences(public, step.begin(f"Reading {public}"))))
         step.begin("Counting devices")
         found = devices_by_ngram(loaded, chosen, text, cased=cased)
     if listed is not None:

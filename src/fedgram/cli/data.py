@@ -14,11 +14,11 @@ from fedgram.cli.parameters import output_option as file_option
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import atomic_write
 from fedgram.core.unpacking import packing
-from fedgram.text.corpus import open_text, whole_lines
+from fedgram.text.corpus import normalized_sentences
 from fedgram.text.importers import FileReport, ImportOptions, ImportReport, read_messages
 from fedgram.text.merging import merged_messages
 from fedgram.text.messages import SPLITS, write_messages
-from fedgram.text.normalize import normalize, uncase
+from fedgram.text.normalize import uncase
 from fedgram.text.population import Population, open_population, population_from_messages, write_population
 from fedgram.text.pseudonyms import default_key_file, read_key
 from fedgram.text.source_files import FORMATS
@@ -267,16 +267,9 @@ def normalize_command(text: str, output: Path, uncased: bool, as_json: bool) -> 
     TEXT is UTF-8 with punctuation. Packed files are unpacked, and - is standard input. The result is what
     `fedgram ngram train` reads: one sentence per line, split and cleaned as messages are.
     """
-    with steps() as step, open_text(text) as file:
-        advance = step.begin(f"Normalising {text}", bytes_of((text,)))
-
-        def lines() -> Iterator[str]:
-            for chunk in whole_lines(file, text):
-                for sentence in normalize(chunk.tobytes().decode()):
-                    yield " ".join(map(uncase, sentence) if uncased else sentence)
-                advance(len(chunk))
-
-        count = _write_lines(output, lines())
+    with steps() as step:
+        sentences = normalized_sentences(text, step.begin(f"Normalising {text}", bytes_of((text,))))
+        count = _write_lines(output, (" ".join(map(uncase, words) if uncased else words) for words in sentences))
     show({"text": str(output), "sentences": count}, as_json)
 
 

@@ -27,9 +27,9 @@ from fedgram.pipeline.participants import DevicesOf, simulated
 from fedgram.pipeline.workspace import Work
 from fedgram.privacy.ledger import Ledger
 from fedgram.privacy.options import PrivacyOptions
-from fedgram.text.corpus import Corpus, open_text, read_corpus, whole_lines
+from fedgram.text.corpus import Corpus, normalized_sentences, read_corpus
 from fedgram.text.messages import SPLITS
-from fedgram.text.normalize import PLACEHOLDERS, normalize, uncase
+from fedgram.text.normalize import PLACEHOLDERS, uncase
 from fedgram.text.population import Population, open_population, population_from_messages, write_population
 from fedgram.text.synthetic.typists import SyntheticPopulation
 from fedgram.text.unigrams import read_unigram_counts, read_unigrams, write_unigrams
@@ -100,11 +100,8 @@ def _some(share: FloatArray, part: float) -> FloatArray:
 
 
 def _normalized(path: Path, work: Work) -> Iterator[str]:
-    with open_text(path) as file:
-        advance = work.begin("Normalising the supplement", path.stat().st_size if path.suffix != ".gz" else None)
-        for chunk in whole_lines(file, path):
-            yield from (" ".join(sentence) for sentence in normalize(chunk.tobytes().decode()))
-            advance(len(chunk))
+    advance = work.begin("Normalising the supplement", path.stat().st_size if path.suffix != ".gz" else None)
+    return map(" ".join, normalized_sentences(path, advance))
 
 
 def _lower_case(words: Vocabulary, path: Path) -> Vocabulary:

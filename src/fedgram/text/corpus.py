@@ -19,6 +19,7 @@ from fedgram.core.arrays import ByteArray, IntArray, LongArray, Ragged
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.jit import kernel
 from fedgram.core.unpacking import open_unpacked, unpacked
+from fedgram.text.normalize import normalize
 from fedgram.text.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 from fedgram.text.word_table import HashArray, WordTable, find_word, insert_word
 
@@ -84,6 +85,14 @@ def corpus_of(sentences: Iterable[str], vocabulary: Vocabulary | None = None, *,
         offsets.append(len(tokens))
     rows = Ragged(np.array(tokens, np.int32), np.array(offsets, np.int64))
     return Corpus(rows, vocabulary) if vocabulary is not None else _by_frequency(rows, list(ids))
+
+
+def normalized_sentences(path: str | Path, on_bytes: Callable[[int], object] = lambda _: None) -> Iterator[list[str]]:
+    """The sentences of running text, split and cleaned as users' messages are; clean text is unchanged."""
+    with open_text(path) as file:
+        for chunk in whole_lines(file, path):
+            yield from normalize(chunk.tobytes().decode())
+            on_bytes(len(chunk))
 
 
 def _by_frequency(sentences: Ragged, words: list[str]) -> Corpus:
