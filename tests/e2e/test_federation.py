@@ -173,7 +173,8 @@ def test_a_federation_learns_what_one_process_learns(
     assert fedgram("federation", "devices", tmp_path / "users.parquet", "-o", stores, "--json")["devices"] == 3
     home = set_up(home_path, "--masked-with", 3, fedgram=fedgram)
     first, second, third = DEVICES
-    assert "no server answers" in refused("federation", "join", home_path, "--data", stores / f"{first}.sqlite")
+    store = stores / f"{first}.sqlite"
+    assert "no server answers" in refused("federation", "join", home_path, "--data", store, "--wait", 0)
     with command("federation", "serve", home_path) as server, (tmp_path / "third.log").open("wb") as log:
         wait_until_served(home, server, seconds=120)
         refusals(home, tmp_path, fedgram)

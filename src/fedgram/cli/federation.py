@@ -168,13 +168,22 @@ def _metrics(home: Any) -> str:
 @click.option(
     "--only-when", multiple=True, type=click.Choice(["charging", "idle"]), help="Take part only in this state."
 )
-def join_command(folder: str, data: Path, port: int | None, min_messages: int, only_when: tuple[str, ...]) -> None:
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="How long to wait for a server that does not answer yet, in seconds.",
+)
+def join_command(
+    folder: str, data: Path, port: int | None, min_messages: int, only_when: tuple[str, ...], wait: float
+) -> None:
     """Run as a device until stopped.
 
     The first time, a key is made in DIR/nodes/device-N, and the server must admit it; on the server's own machine it is
     admitted at once.
     """
-    from fedgram.deployment.checks import check_free, check_reachable
+    from fedgram.deployment.checks import check_free, check_reachable, once_reachable
     from fedgram.deployment.flower.control import admit
     from fedgram.deployment.flower.processes import start_supernode
     from fedgram.deployment.flower.programs import require_flower
@@ -191,11 +200,11 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
         raise InputError(home.app, "is missing", remedy="copy it from the server's folder")
     if port:
         check_free("127.0.0.1", port, "name another with --port")
-    check_reachable(home)
+    once_reachable(lambda: check_reachable(home), wait)
     own = home.node(store.number)
     write_device_key(own)
     if home.config.tls and home.server_pair.is_file():
-        admit(home, read_public_key(own / "key.pub"), f"device-{store.number}")
+        once_reachable(lambda: admit(home, read_public_key(own / "key.pub"), f"device-{store.number}"), wait)
     elif not home.config.tls and home.server.is_dir():  # on this machine alone, where nobody is registered
         admit_keys(home.server, [compressed_key(read_public_key(own / "key.pub"))])
     hooks, path = ",".join(only_when), log_of(own / "log")
@@ -221,7 +230,8 @@ def join_command(folder: str, data: Path, port: int | None, min_messages: int, o
 @json_option
 def status_command(folder: str, as_json: bool) -> None:
     """Show the devices, the progress of the rounds, the privacy budget spent, and how many devices have which model."""
-    from fedgram.deployment.flower.control import UnreachableError, nodes
+    from fedgram.deployment.checks import UnreachableError
+    from fedgram.deployment.flower.control import nodes
     from fedgram.deployment.folder import open_folder
     from fedgram.deployment.journal import read_privacy, read_status
     from fedgram.deployment.published import models_on_devices

@@ -3,14 +3,24 @@
 import errno
 import socket
 import ssl
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.deployment.folder import CONFIG, Folder
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
+_RETRY_SECONDS = 1.0
+
+
+class UnreachableError(FedgramError):
+    """No server answers."""
 
 
 def is_up(folder: Folder) -> bool:
@@ -64,11 +74,30 @@ def check_reachable(folder: Folder, *, seconds: float = 10.0) -> None:
             raise FedgramError(wrong_authority(folder)) from None
         if "SSL" in str(error):
             raise FedgramError(f"the server at {folder.address} does not use TLS") from None
-        raise FedgramError(f"no server answers at {folder.address}; start it with `fedgram federation serve`") from None
+        remedy = "start it with `fedgram federation serve`"
+        raise UnreachableError(f"no server answers at {folder.address}; {remedy}") from None
     except httpx.RemoteProtocolError:
         raise FedgramError(f"the server at {folder.address} answers over TLS only") from None
     except httpx.HTTPError as error:
-        raise FedgramError(f"no server answers at {folder.address} ({type(error).__name__})") from None
+        raise UnreachableError(f"no server answers at {folder.address} ({type(error).__name__})") from None
+
+
+def once_reachable(
+    act: Callable[[], T], seconds: float, *, clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:  # fmt: skip
+    """Act as soon as the server answers; after so many seconds without an answer, raise what the last try did."""
+    end, is_said = clock() + seconds, False
+    while True:
+        try:
+            return act()
+        except UnreachableError as error:
+            if clock() >= end:
+                raise
+            if not is_said:
+                print(f"fedgram: {error}; waiting for it", file=sys.stderr)
+            is_said = True
+            sleep(_RETRY_SECONDS)
 
 
 def check_ready_to_serve(folder: Folder, host: str) -> None:

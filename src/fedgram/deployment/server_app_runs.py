@@ -15,8 +15,9 @@ from typing import Protocol
 from fedgram.core.errors import FedgramError
 from fedgram.core.locks import is_held, locked
 from fedgram.core.storage import atomic_write
+from fedgram.deployment.checks import UnreachableError
 from fedgram.deployment.exchange import Exchange
-from fedgram.deployment.flower.control import UnreachableError, run_status, start_run, stop_run
+from fedgram.deployment.flower.control import run_status, start_run, stop_run
 from fedgram.deployment.folder import Folder
 from fedgram.deployment.waiting import WaitNotices
 

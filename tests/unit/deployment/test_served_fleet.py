@@ -29,8 +29,8 @@ from tests.unit.deployment.transports import (
 from fedgram.core.errors import FedgramError
 from fedgram.core.locks import locked
 from fedgram.deployment import server_app_runs
+from fedgram.deployment.checks import UnreachableError
 from fedgram.deployment.exchange import Exchange
-from fedgram.deployment.flower.control import UnreachableError
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder
 from fedgram.deployment.served_fleet import ServedFleet
 from fedgram.deployment.transport import Request

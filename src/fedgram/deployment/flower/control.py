@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.deployment.checks import is_up, not_a_certificate
+from fedgram.deployment.checks import UnreachableError, is_up, not_a_certificate
 from fedgram.deployment.flower import internals
 from fedgram.deployment.flower.admitted import forget, is_remembered, read_admitted, read_revoked, remember
 from fedgram.deployment.flower.command_line import CommandLine
@@ -18,10 +18,6 @@ from fedgram.deployment.flower.internals import Node
 from fedgram.deployment.folder import Folder
 from fedgram.deployment.key_list import admit_keys, read_key_list, revoke_keys
 from fedgram.deployment.keys import compressed_key
-
-
-class UnreachableError(FedgramError):
-    """No SuperLink answers."""
 
 
 class Control(Protocol):

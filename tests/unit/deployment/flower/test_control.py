@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from fedgram.core.errors import FedgramError
+from fedgram.deployment.checks import UnreachableError
 from fedgram.deployment.flower import command_line, control, internals
 from fedgram.deployment.flower.admitted import Admitted, read_admitted, remember
-from fedgram.deployment.flower.control import UnreachableError, admit, nodes, revoke, run_status, start_run, stop_run
+from fedgram.deployment.flower.control import admit, nodes, revoke, run_status, start_run, stop_run
 from fedgram.deployment.folder import FederationConfig, Folder, make_folder
 from fedgram.deployment.key_list import admit_keys, read_key_list
 from fedgram.deployment.keys import compressed_key, free_port, read_public_key, write_device_key
