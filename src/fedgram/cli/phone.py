@@ -18,7 +18,7 @@ from fedgram.cli.parameters import json_option, model_argument, output_option, w
 from fedgram.cli.settings import settings_options
 from fedgram.cli.sizes import size
 from fedgram.core.arrays import Ragged
-from fedgram.core.errors import FedgramError, MissingDependencyError
+from fedgram.core.errors import FedgramError
 from fedgram.core.lazy import lazy
 from fedgram.fgram.pack import PackOptions, pack, unpack_model
 from fedgram.fgram.reader import MAX_PREDICTIONS, open_model
@@ -168,18 +168,9 @@ def keyboard_command(models: tuple[str, ...], compare: str | None, host: str, po
     With several models, one per language, the keyboard tells from the words which language is being typed. The page
     decodes taps and glides and makes suggestions by itself. It works offline once loaded; no text leaves it.
     """
-    try:
-        import uvicorn
-    except ImportError:
-        raise MissingDependencyError("the web keyboard", "keyboard") from None
     app = lazy(".keyboard.web.app:make_app")(models, host, compare)
-    config = uvicorn.Config(app, host=host, port=port, log_level="critical", access_log=False)
-    try:
-        listening = config.bind_socket()
-    except SystemExit:
-        raise FedgramError(f"cannot listen on {host}:{port}; choose another --host or --port") from None
-    click.echo(f"http://{host}:{listening.getsockname()[1]}/  (stop with Ctrl-C)", err=True)
-    uvicorn.Server(config).run(sockets=[listening])
+    say = "http://{}:{}/  (stop with Ctrl-C)".format
+    lazy(".keyboard.web.server:serve")(app, host, port, lambda listening: click.echo(say(host, listening), err=True))
 
 
 @group.command(
