@@ -167,5 +167,5 @@ class Rollout:
     def _note_version(self, node: int, content: Content) -> None:
         """Note which version a device has; a node that is registered as a device speaks for that one only."""
         device = device_number(content.get("device", b""))
-        if may_speak_for(device, self._online.get(node, "")):
+        if node in self._online and may_speak_for(device, self._online[node]):
             self._versions.heard(device, content.get("model", b""))

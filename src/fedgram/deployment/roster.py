@@ -83,12 +83,14 @@ class Roster:
                 self._waiting[name] = (node, now + expired)
 
     def _hear(self, node: int, reply: Reply) -> None:
+        name = self._names.get(node)
+        if name is None:  # for which device it may speak is not known; it is sent the job again when it is back
+            return
         content = reply.content or {}
         ready, number = content.get("ready", b"failed"), content.get("device", b"")
         self._not_before[node] = self._clock() + _RETRY_SECONDS
         device = device_number(number)
         self._heard.add(device)
-        name = self._names.get(node, "")
         if may_speak_for(device, name):
             self.on_model(device, content.get("model", b""))
         if ready != b"yes":

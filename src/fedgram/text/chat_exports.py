@@ -10,6 +10,7 @@ quoted or forwarded mail. User names stay as they are in the export. A name in a
 book of the phone that exported the chat, so exports of one import should come from the same phone.
 """
 
+import codecs
 import json
 import mailbox
 import re
@@ -143,6 +144,7 @@ _HEADERS = ("From", "Content-Type", "Content-Disposition", "Content-Transfer-Enc
 _MAX_HEADER = 10_000
 _MAX_MULTIPARTS = 30
 _MAX_INTRODUCTION = 1_000
+_NOT_OF_MAIL = ("punycode", "idna")  # Python's encodings of host names, which it decodes in quadratic time
 _INTRODUCTION = re.compile(
     r"\s*(?:On\b.*\bwrote|Em\b.*\bescreveu|El\b.*\bescribió|Le\b.*\ba écrit|Il\b.*\bha scritto|Am\b.*\bschrieb\b.*)"
     r"\s?:\s*"
@@ -187,8 +189,11 @@ def _parsed_mail(mail: Mail, place: str) -> Found | Skipped:
     if part is None:
         return Skipped("no text/plain part", place)
     payload = part.get_payload(decode=True)
+    charset = part.get_content_charset("utf-8")
     try:
-        text = payload.decode(part.get_content_charset("utf-8")) if isinstance(payload, bytes) else ""
+        if codecs.lookup(charset).name in _NOT_OF_MAIL:
+            raise LookupError
+        text = payload.decode(charset) if isinstance(payload, bytes) else ""
     except (ValueError, LookupError):
         return Skipped("text in an unknown or broken encoding", place)
     if any(isinstance(defect, InvalidBase64LengthDefect) for defect in part.defects):
@@ -217,23 +222,30 @@ def _plain_part(mail: Mail) -> Mail | None:
 def _own_words(text: str) -> str:
     """The text without quotations and their introductions, up to a signature mark or another mail's header."""
     lines = text.replace("\r\n", "\n").split("\n")
-    kept: list[str] = []
+    kept, may_end_in_introduction = list[str](), False
     for number, line in enumerate(lines):
         if line == "-- " or _BELOW_IS_ANOTHERS.match("\n".join(lines[number : number + 2])):
             break
         if line.startswith(">"):
-            _drop_introduction(kept)
+            _drop_blank_lines(kept)
+            may_end_in_introduction = may_end_in_introduction and _drop_introduction(kept)  # looked for once
         else:
             kept.append(line)
+            may_end_in_introduction = may_end_in_introduction or bool(line.strip())
     return "\n".join(kept).strip()
 
 
-def _drop_introduction(lines: list[str]) -> None:
+def _drop_blank_lines(lines: list[str]) -> None:
     while lines and not lines[-1].strip():
         lines.pop()
+
+
+def _drop_introduction(lines: list[str]) -> bool:
+    """Drop the line or lines at the end that introduce a quotation; whether there were any."""
     for count in (1, 2, 3):
         if count > len(lines) or sum(map(len, lines[-count:])) > _MAX_INTRODUCTION:
-            return
+            return False
         if _INTRODUCTION.fullmatch(" ".join(lines[-count:])):
             del lines[-count:]
-            return
+            return True
+    return False

@@ -1,8 +1,9 @@
 """Columns of text in Parquet files, read with bounded memory.
 
-A Parquet file of a kilobyte can hold gigabytes: a page may unpack to 2 GiB, and one long value may be repeated in a
-million rows. So the headers of all pages are read before anything is unpacked (`parquet_pages.py`), repeated values
-stay one string, and the text that comes out is counted (`core/unpacking.py`).
+A Parquet file of a kilobyte can hold gigabytes: a page may unpack to 2 GiB, one long value may be repeated in a million
+rows, and a value that is missing or repeated takes no room at all. So the headers of all pages are read before anything
+is unpacked (`parquet_pages.py`), repeated values stay one string, and what comes out is counted: the text, and some
+bytes for each value (`core/unpacking.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from fedgram.core.unpacking import Meter
 from fedgram.text.parquet_pages import check_pages
 
 _BATCH_ROWS = 50_000
+_VALUE_BYTES = 16  # for which a value counts, beside its text
 
 
 def pyarrow_modules() -> Any:
@@ -44,6 +46,7 @@ def parquet_batches(path: str | Path, columns: Sequence[str]) -> Iterator[list[l
         with pa.parquet.ParquetFile(path, memory_map=True, read_dictionary=list(columns)) as file:
             check_pages(path, _columns_read(file.schema, columns))
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
+                meter.add(_VALUE_BYTES * batch.num_rows * len(columns))
                 values = [_values(batch.column(name), meter) for name in columns]
                 rows += batch.num_rows
                 yield values

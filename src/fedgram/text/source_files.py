@@ -122,6 +122,8 @@ def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, met
         return "is encrypted; unpack the zip with its password first"
     if member.filename.lower().endswith(".zip"):
         return "is a zip file within a zip file; unpack the outer one first"
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # zipfile unpacks others without limit
+        return "is packed in an unusual way; unpack the zip, and give the folder"
     try:
         with archive.open(member) as packed, target.open("wb") as file:
             while block := packed.read(_BLOCK):

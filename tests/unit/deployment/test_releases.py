@@ -208,6 +208,25 @@ def test_devices_that_lie_leave_and_lose_replies_hold_up_nobody(home: Folder, tm
     assert "secret" not in json.dumps(models_on_devices(home.server))
 
 
+def test_a_node_that_has_gone_tells_no_device_s_version(home: Folder, tmp_path: Path) -> None:
+    """Its name went with it: nobody knows any more for which device it may speak."""
+    publish(home, [("a.fgram", packed(0))], (1.0,), "publish")
+    looks = [0]
+
+    class Leaving(LocalTransport):
+        def nodes(self) -> dict[int, str]:
+            looks[0] += 1
+            return {100: "device-0"} | ({101: "device-7"} if looks[0] == 1 else {})
+
+    def says_it_is_device_3(request: Request, reply: dict[str, bytes]) -> dict[str, bytes]:
+        return {**reply, "device": b"3", "model": b"1"} if request.node == 101 else reply
+
+    rolled_out(home, Leaving(devices_of(home, tmp_path, 2), says_it_is_device_3))
+    versions = read_device_versions(home.server)
+    assert versions.get("0") == 1
+    assert "3" not in versions
+
+
 def test_a_release_that_comes_during_another_one_is_taken_up(home: Folder, tmp_path: Path) -> None:
     devices = devices_of(home, tmp_path, 3)
     publish(home, [("a.fgram", packed(0))], (1.0,), "publish")

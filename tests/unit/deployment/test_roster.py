@@ -42,6 +42,25 @@ def test_a_device_number_belongs_to_one_node(tmp_path: Path) -> None:
     assert fleet.roster.turned_away == {"device already there": 1, "speaks for another device": 1}
 
 
+def test_a_node_speaks_for_no_device_after_it_has_gone(tmp_path: Path) -> None:
+    """Its name went with it: nobody knows any more for which device it may speak."""
+    devices, looks = make_devices(tmp_path, {n: TEXTS[n] for n in range(2)}), [0]
+    devices[103] = devices.pop(101)  # registered as device 3, but has the store of device 1
+
+    class Leaving(LocalTransport):
+        def nodes(self) -> dict[int, str]:
+            looks[0] += 1
+            return {100: "device-0"} | ({103: "device-3"} if looks[0] == 1 else {})
+
+    heard = list[int]()
+    fleet = fleet_of(Leaving(devices), ONCE)
+    fleet.roster.on_model = lambda device, _: heard.append(device)
+    fleet.roster.refresh()
+    fleet.roster.refresh()
+    assert fleet.roster.present() == {0: 100}
+    assert heard == [0]
+
+
 @pytest.mark.parametrize("masking", [None, MASKING], ids=["plain", "masked"])
 def test_a_device_that_forgot_the_job_is_sent_it_again(tmp_path: Path, masking: SecureSettings | None) -> None:
     devices = make_devices(tmp_path, TEXTS, masking, participations=MANY)

@@ -61,6 +61,8 @@ MAILS = {
     "many parameters": (b"a@b.c", b"Content-Type: text/plain; " + b"a*0*=x; " * 5_000, b"hello"),
     "an odd charset": (b"a@b.c", b"Content-Type: text/plain; charset*=" + b"''" * 3_000, b"hello"),
     "an odd boundary": (b"a@b.c", b'Content-Type: multipart/mixed; boundary*="%ff', b"hello"),
+    "a host name's encoding": (b"a@b.c", b"Content-Type: text/plain; charset=punycode", b"a-" + b"9" * 250_000),
+    "quotations after one long line": (b"a@b.c", b"", b"On " + b"wrote" * 190 + b"\n> x" * 300_000),
     "an odd encoding": (b"a@b.c", b"Content-Transfer-Encoding: uuencode", b"begin 666\n\xff\xfe\nend"),
 }
 

@@ -106,3 +106,17 @@ def test_a_file_of_whole_row_groups_is_read(tmp_path: Path) -> None:
     write_messages(path, ((f"user{i:06d}", "hello", "train") for i in range(50_000)))
     assert parquet.ParquetFile(path).metadata.row_group(1).num_rows == 0
     assert sum(len(values[0]) for values in parquet_batches(path, ["user_id", "text"])) == 50_000
+
+
+@pytest.mark.parametrize("value", [None, "", "a"], ids=["missing", "empty", "one letter"])
+def test_values_that_take_no_room_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    """Millions of rows of one value are some hundred bytes in the file, and a list entry each in memory."""
+    path, rows = tmp_path / "bomb.parquet", 2_000_000
+    column = pa.array([value] * rows, pa.string())
+    parquet.write_table(pa.table({"user_id": column, "text": column}), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    monkeypatch.setenv(VARIABLE, "20M")
+    with pytest.raises(InputError, match="unpacks to more than 20 MiB"):
+        list(parquet_batches(path, ["user_id", "text"]))

@@ -119,6 +119,18 @@ def test_what_a_zip_may_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "could be read" in str(refused(archive))
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "LZMA"])
+def test_a_zip_that_is_packed_in_an_unusual_way_is_not_unpacked(tmp_path: Path, method: int) -> None:
+    """Python unpacks a whole block of these at once, before its size is known."""
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("ann.jsonl", '{"user": "ann", "text": "hi"}')
+        packed.writestr("bomb.jsonl", "0" * 100_000, compress_type=method)
+    found, report = read(archive)
+    assert found == [("ann", "hi")]
+    assert ["packed in an unusual way" in str(file.problem) for file in report.unread] == [True]
+
+
 def test_several_sources_and_exports_that_overlap(tmp_path: Path) -> None:
     first = write(tmp_path / "1.txt", whatsapp("Ann", "Bob", "Bob"))
     second = write(tmp_path / "2.txt", whatsapp("Ann", "Bob", "Bob") + whatsapp("Ann", minute=11))

@@ -1,6 +1,8 @@
-"""An HTTP protocol for uvicorn that limits the first lines of a request: how many bytes, and how long they may take.
+"""An HTTP protocol for uvicorn that limits what a request has beside its body: how many bytes, and how long they take.
 
-uvicorn's own protocol reads them whatever their size, before any middleware (`gate.py`) sees the request.
+These are the first lines, and in a body of chunks also the sizes of the chunks and the lines after the last one.
+uvicorn's own protocol keeps all lines whatever their size; the first ones before any middleware (`gate.py`) sees the
+request, and the last ones although the body that it has read is still empty.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._is_in_head, self._head_bytes = False, 0
+        self._is_begun, self._beside, self._body_bytes = False, 0, 0
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -31,22 +33,32 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come."""
+        self._body_bytes = 0
         super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if self._is_in_head else 0
-        if self._head_bytes > HEAD_BYTES:
+        self._beside = self._beside + len(data) - self._body_bytes if self._is_begun else 0
+        if self._beside > HEAD_BYTES:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._is_in_head = True
+        self._is_begun, self._beside = True, 0
         self._expect_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The first lines have come."""
-        self._is_in_head = False
         self._forget_deadline()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body has come."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has come as a whole."""
+        self._is_begun = False
+        super().on_message_complete()
 
     def _expect_head(self) -> None:
         if self._deadline is None:

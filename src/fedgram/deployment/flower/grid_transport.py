@@ -170,8 +170,10 @@ class DirectTransport(GridTransport):
         return internals.announced_replies(self._grid, names)
 
     def _fetch(self, name: str, announced: internals.Announcement) -> None:
+        """Fetch the reply to the request of this name, whichever request the device wrote into it."""
         try:
-            self._fetched.put(_reply(internals.fetch_reply(self._grid, announced, seconds=_FETCH_SECONDS)))
+            reply = _reply(internals.fetch_reply(self._grid, announced, seconds=_FETCH_SECONDS))
+            self._fetched.put(reply if reply.request == name else Reply(name, None, "malformed message"))
         except Exception as error:
             self._fetched.put(Reply(name, None, type(error).__name__))
 

@@ -9,6 +9,7 @@ import binascii
 import hashlib
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
@@ -55,8 +56,8 @@ def remember_keys() -> None:
     checking.bytes_to_public_key = lru_cache(_KEYS)(checking.bytes_to_public_key)
 
 
-def extend_supernode(middleware: Callable[..., Any]) -> None:
-    """Put ASGI middleware before that of a SuperNode's local server."""
+def extend_supernode(middleware: Callable[..., Any], listening: socket.socket) -> None:
+    """Put ASGI middleware before that of a SuperNode's local server, which listens on this socket."""
     from fedgram.deployment.flower.bounded_http import BoundedProtocol
 
     module: Any = import_module("flwr.supernode.main")
@@ -70,6 +71,12 @@ def extend_supernode(middleware: Callable[..., Any]) -> None:
     module.create_app = create_app
     uvicorn: Any = import_module("uvicorn")
     uvicorn.Config = partial(uvicorn.Config, http=BoundedProtocol, proxy_headers=False, ws="none")
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        def run(self, sockets: object = None) -> None:  # noqa: ARG002
+            super().run([listening.dup()])  # it closes its own when it ends
+
+    uvicorn.Server = Server
 
 
 def _serve(*, ssl_certfile: str | None = None, ssl_keyfile: str | None = None, **options: Any) -> None:

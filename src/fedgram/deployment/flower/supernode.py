@@ -11,6 +11,7 @@ than Flower's default, so that the server notices sooner when a node has gone. W
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from fedgram.deployment.flower import internals
 from fedgram.deployment.flower.programs import module_command, run_program
 
 _LOOK_SECONDS = 2.0
+_BACKLOG = 100  # connections that wait to be accepted
 
 
 def main() -> None:
@@ -39,8 +41,9 @@ def main() -> None:
     internals.restrict_supernode(Path(app), poll=float(poll), heartbeat=float(heartbeat))
     _refuse_revoked(Path(os.environ["FEDGRAM_REVOKED"]))
     token = secrets.token_hex(32)
-    internals_http.extend_supernode(partial(Gate, door=LocalDoor(token)))
-    worker = _start_worker(sys.argv, token)
+    host, port = (sys.argv[sys.argv.index(name) + 1] for name in ("--host", "--port"))
+    internals_http.extend_supernode(partial(Gate, door=LocalDoor(token)), hold_port(host, int(port)))
+    worker = _start_worker(f"{host}:{port}", token)
     try:
         run_program("flower-supernode")
     finally:
@@ -62,10 +65,27 @@ def _refuse_revoked(revoked: Path) -> None:
     threading.Thread(target=watch, args=(changed(),), daemon=True, name="revoked-certificates").start()
 
 
-def _start_worker(arguments: list[str], token: str) -> "subprocess.Popen[bytes]":
+def hold_port(host: str, port: int) -> socket.socket:
+    """Listen on the local port, from before the worker is started until this process has ended.
+
+    The worker runs what it is told at this port. If the port were free while the worker asks, such as in the half
+    second in which Flower's server has ended and the process has not, any user of the machine could take it and answer.
+    """
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise SystemExit(f"fedgram: cannot listen on {host}:{port} ({error.strerror or error})") from None
+    listening.listen(_BACKLOG)
+    os.dup(listening.fileno())  # never closed: Python closes its sockets some time before the process ends
+    return listening
+
+
+def _start_worker(address: str, token: str) -> "subprocess.Popen[bytes]":
     """Start the process that computes; it ends when this one does."""
-    host, port = (arguments[arguments.index(name) + 1] for name in ("--host", "--port"))
-    command = [*module_command("fedgram.deployment.flower.worker"), f"{host}:{port}", str(os.getpid())]
+    command = [*module_command("fedgram.deployment.flower.worker"), address, str(os.getpid())]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert worker.stdin is not None
     with worker.stdin as pipe:

@@ -80,6 +80,8 @@ class SecureServer:
         self._seen: dict[int, bytes] = {}  # signatures of the list of those that shared
         self._confirmed: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, int]] = {}
+        self._secrets: dict[int, bytes] = {}  # that were recovered
+        self._tried: dict[int, int] = {}  # the number of shares with which a secret was tried last
         self._abandoned: str | None = None
 
     @property
@@ -272,8 +274,9 @@ class SecureServer:
 
     @property
     def can_unmask(self) -> bool:
-        """Whether enough shares have arrived, so that the server need not wait for more."""
-        return bool(self._shares) and all(len(shares) >= self._threshold for shares in self._shares.values())
+        """Whether the shares that have arrived recover every secret, so that the server need not wait for more."""
+        are_many = bool(self._shares) and all(len(shares) >= self._threshold for shares in self._shares.values())
+        return are_many and all(self._recovered(i) is not None for i in sorted(self._sharing))
 
     def total(self) -> SecureSum:
         """The sum of the vectors that arrived."""
@@ -295,14 +298,25 @@ class SecureServer:
         self._abandoned = "its sum was already returned"
         return SecureSum(vector, tuple(sorted(self._device[i] for i in self._reported)))
 
+    def _recovered(self, number: int) -> bytes | None:
+        """A device's secret, if its shares recover it; they are tried again only when more of them have arrived."""
+        count = len(self._shares[number])
+        if number not in self._secrets and self._tried.get(number) != count:
+            self._tried[number] = count
+            secret = recover(self._shares[number], self._threshold, lambda secret: self._is_right(number, secret))
+            if secret is not None:
+                self._secrets[number] = secret
+        return self._secrets.get(number)
+
+    def _is_right(self, number: int, secret: bytes) -> bool:
+        """Whether this is the seed of a device that reported, or the masking key of a device that left."""
+        if number in self._reported:
+            return commitment(secret, self._context) == self._commitments[number]
+        return KeyPair(secret).public == self._keys[number][KEY_BYTES:]
+
     def _secret(self, number: int) -> bytes:
         """The seed of a device that reported, or the masking key of a device that left."""
-        if number in self._reported:
-            committed = self._commitments[number]
-            secret = recover(self._shares[number], self._threshold, lambda b: commitment(b, self._context) == committed)
-        else:
-            key = self._keys[number][KEY_BYTES:]
-            secret = recover(self._shares[number], self._threshold, lambda s: KeyPair(s).public == key)
+        secret = self._recovered(number)
         if secret is None:
             count = len(self._shares[number])
             need = f"{self._threshold} correct ones are needed"

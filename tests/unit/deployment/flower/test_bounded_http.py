@@ -70,6 +70,29 @@ def test_first_lines_without_end_are_not_read(chunk: bytes) -> None:
                 assert heard.endswith(b"ok")
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "chunk"),
+    [(b"0\r\n", b"a: b\r\n" * 500), (b"0\r\na: ", b"x" * 4096), (b"1;", b"x" * 4096), (b"", b"1\r\nx\r\n" * 500)],
+    ids=["lines after the body", "one long line after the body", "a chunk's long extension", "many small chunks"],
+)
+def test_what_surrounds_the_chunks_of_a_body_has_an_end(begun: bytes, chunk: bytes) -> None:
+    """Uvicorn keeps the lines after a body, which a limit on bodies does not see."""
+    with served() as port:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(CHUNKED + begun)
+            assert ends(connection, chunk, 400 * HEAD_BYTES)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            for _ in range(3):
+                connection.sendall(CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (3 * HEAD_BYTES, b"x" * 3 * HEAD_BYTES))
+                heard = b""
+                while not heard.endswith(b"ok") and (part := connection.recv(1 << 16)):
+                    heard += part
+                assert heard.endswith(b"ok")
+
+
 def test_a_connection_must_say_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.3)
     with served() as port:

@@ -106,3 +106,34 @@ def test_the_public_methods_of_a_grid_carry_a_round(monkeypatch: pytest.MonkeyPa
     assert (came[9].content, came[9].error) == (None, "error 3")
     assert grid.largest_pull <= 16  # no more replies are in memory at once
     assert {message.metadata.message_type for message in grid.pushed} == {"train.report"}
+
+
+class Answer:
+    """A reply that says which request it answers."""
+
+    def __init__(self, request: str) -> None:
+        self.metadata = type("Metadata", (), {"reply_to_message_id": request})
+        self.content = to_records({"update": b"x"})
+
+    def has_error(self) -> bool:
+        return False
+
+
+def test_a_reply_that_names_another_request_is_not_taken_for_its_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device could otherwise answer for another one, or leave its own request open in the server for ever."""
+    said = {"1": "2", "2": "2", "3": "nothing that was asked"}
+    monkeypatch.setattr(
+        "fedgram.deployment.flower.internals.announced_replies",
+        lambda _, names: {name: Announcement(name, None) for name in names},
+    )
+    monkeypatch.setattr(
+        "fedgram.deployment.flower.internals.fetch_reply", lambda _, announced, **__: Answer(said[announced.message_id])
+    )
+    transport, came = DirectTransport(None), dict[str, Reply]()
+    until = time.monotonic() + 60
+    while len(came) < 3 and time.monotonic() < until:
+        came |= {reply.request: reply for reply in transport.poll(set(said) - set(came))}
+    assert came["2"].content == {"update": b"x"}
+    for name in ("1", "3"):
+        assert (came[name].content, came[name].error) == (None, "malformed message")
+    assert not transport._fetching

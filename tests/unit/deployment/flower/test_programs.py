@@ -41,7 +41,7 @@ def commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
         patched.setattr(server_apps, "ServerApps", Apps)
         start_superlink(home, host="127.0.0.1")
         start_supernode(home, open_store(folder / "7.sqlite"), port=1)
-        supernode._start_worker(["--host", "127.0.0.1", "--port", "1"], "token")
+        supernode._start_worker("127.0.0.1:1", "token")
         server_apps.start_server_apps(None, "127.0.0.1:1", "")
     return {command[command.index("-m") + 1].rpartition(".")[2]: command for command in started}
 

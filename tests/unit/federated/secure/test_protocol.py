@@ -264,6 +264,20 @@ def test_a_sum_is_given_once() -> None:
         going.server.total()
 
 
+def test_the_server_waits_for_more_shares_while_a_wrong_one_is_among_as_many_as_are_needed() -> None:
+    """Ending the step at a number of shares would lose a round that the next honest device completes."""
+    going = Round(devices=9).before(STEPS - 1)
+    answers, need = going.answers(), SETTINGS.threshold(9)
+    for device in range(need + 1):
+        assert not going.server.can_unmask
+        going.server.receive(device, answers[device] if device else reframed(answers[device], _change_every_share))
+    while not going.server.can_unmask:
+        device += 1
+        going.server.receive(device, answers[device])
+    assert need < device < 8  # sooner than all
+    assert going.server.total().vector.tolist() == [36, -36]
+
+
 def test_a_device_outlives_its_process() -> None:
     going = Round()
     for _ in range(STEPS):
