@@ -34,6 +34,9 @@ ELSEWHERE = {  # pages whose commands do not run here, although they exist and h
     "README.md": "its Python runs in tests/architecture/test_surface.py; scripts/test is what runs this",
     "docs/library.md": "runs in tests/architecture/test_surface.py",
     "docs/results/audits.md": "the commands that made the figures take minutes each",
+    "docs/results/README.md": "its commands need users' text and a GPU",
+    "docs/results/networks.md": "its commands need users' text and a GPU",
+    "docs/results/distillation.md": "its commands need users' text",
 }
 
 
@@ -72,12 +75,17 @@ def is_run(page: Path) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_blocks_have_a_language_and_commands_exist(page: Path) -> None:
+    prose = BLOCK.sub("", page.read_text("utf-8"))
+    assert not re.search(r"^    (fedgram|python3?|scripts/)", prose, re.MULTILINE), "commands are in fenced blocks"
     for language, _, block in blocks(page):
         assert language in LANGUAGES, f"a block of {name(page)} has no language: {block[:60]!r}"
         if language == "toml":
             tomllib.loads(block)
         if language == "python":
             compile(block, name(page), "exec")
+        if language == "sh":
+            parsed = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True)
+            assert parsed.returncode == 0, f"{name(page)}: {parsed.stderr}"
         for command, _ in lines(block) if language == "sh" else ():
             for words in fedgram_calls(command):
                 check(words, f"{name(page)}: {command}")

@@ -31,19 +31,19 @@ OPTIONS = FedAvgOptions(
 )  # fmt: skip
 ONE = Compute("cpu", 1)
 INTERRUPTED = """
-import os, signal, subprocess, threading, time
+import os, signal, time
 from fedgram.training import workers
 
-def interrupt():
-    while len(started) < 2:
-        time.sleep(0.01)
+started = []
+start, wait = workers.start, workers._await
+workers.start = lambda *about: started.append(start(*about)) or started[-1]
+
+def interrupted(*about):
     time.sleep(0.5)
     os.killpg(0, signal.SIGINT)
+    wait(*about)
 
-started = []
-start = workers.start
-workers.start = lambda *about: started.append(start(*about)) or started[-1]
-threading.Thread(target=interrupt, daemon=True).start()
+workers._await = interrupted
 try:
     with workers.sharing(3, "time:sleep", lambda folder: {}):
         time.sleep(600)
