@@ -34,6 +34,7 @@ INTERRUPTED = """
 import os, signal, time
 from fedgram.training import workers
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # programs in the background ignore it
 started = []
 start, wait = workers.start, workers._await
 workers.start = lambda *about: started.append(start(*about)) or started[-1]
