@@ -15,6 +15,7 @@ from fedgram.federated.simulation import SimulatedFleet
 PEOPLE = population()
 CLIENTS = PEOPLE.clients("train")
 PLAN = RoundPlan(devices=4, over_selection=1.5)
+ABANDONED = Tally(invited=6)
 
 
 def a_job(name: str = "unigrams", *, seed: int = 5, participations: int | None = None) -> Job[Any]:
@@ -48,8 +49,11 @@ def _records(job: Job[Any], *runs: Run[Any]) -> tuple[list[Record], list[Record]
 class FaultyFleet:
     """A fleet whose attempts at some rounds are abandoned; it remembers the calls."""
 
-    def __init__(self, fleet: Fleet, faults: set[tuple[int, int]], participants: LongArray | None = None) -> None:
-        self._fleet, self._faults, self._participants = fleet, faults, participants
+    def __init__(
+        self, fleet: Fleet, faults: set[tuple[int, int]], participants: LongArray | None = None,
+        tally: Tally = ABANDONED,
+    ) -> None:  # fmt: skip
+        self._fleet, self._faults, self._participants, self._tally = fleet, faults, participants, tally
         self.calls: list[RoundCall] = []
 
     def devices(self, wanted: int, spent: LongArray) -> LongArray:
@@ -61,5 +65,5 @@ class FaultyFleet:
     def collect(self, call: RoundCall) -> RoundSum:
         self.calls.append(call)
         if (call.number, call.attempt) in self._faults:
-            raise AbandonedAttemptError("the lights went out", Tally(invited=6), self._participants)
+            raise AbandonedAttemptError("the lights went out", self._tally, self._participants)
         return self._fleet.collect(call)

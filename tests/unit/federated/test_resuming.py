@@ -128,6 +128,16 @@ def test_a_round_that_is_abandoned_too_often_keeps_the_state_before_it(tmp_path:
     assert same(job, run(job), run(job, plan=plan, folder=tmp_path))
 
 
+def test_a_run_that_ends_after_an_abandoned_attempt_still_knows_who_took_part(tmp_path: Path) -> None:
+    job = a_job("ngrams", participations=1)
+    faulty = FaultyFleet(a_fleet(job), {(1, 0)}, participants=CLIENTS[:3])
+    with pytest.raises(KeyboardInterrupt):
+        run(job, rounds=None, fleet=faulty, folder=tmp_path, tell=Interruption("round abandoned", 1))
+    fleet = FaultyFleet(a_fleet(job), set())
+    run(job, rounds=None, fleet=fleet, folder=tmp_path)
+    assert not set(CLIENTS[:3].tolist()) & {client for call in fleet.calls for client in call.order.tolist()}
+
+
 class Purse(Exact):
     """A mechanism that adds 1 to each sum, with a budget of three rounds."""
 

@@ -196,3 +196,13 @@ def test_an_abandoned_attempt_counts_nobody_twice() -> None:
     found = run(job, rounds=1, fleet=faulty, plan=RoundPlan(len(CLIENTS), 1.0))
     assert found.progress.tally.reports == len(CLIENTS)
     assert found.progress.times.tolist() == [1] * len(CLIENTS)
+
+
+def test_reports_of_an_abandoned_attempt_enter_no_sum_and_are_not_counted() -> None:
+    job, plan = a_job(), RoundPlan(len(CLIENTS), 1.0)
+    abandoned = Tally(invited=6, reports=4, empty=1, late=2)
+    faulty = FaultyFleet(a_fleet(job, dropout=0.0), {(1, 0)}, CLIENTS[:3], abandoned)
+    tally = run(job, rounds=1, fleet=faulty, plan=plan).progress.tally
+    clean = run(job, rounds=1, fleet=a_fleet(job, dropout=0.0), plan=plan).progress.tally
+    assert (tally.reports, tally.empty) == (clean.reports, clean.empty)
+    assert (tally.invited, tally.late) == (clean.invited + 6, clean.late + 2)

@@ -73,10 +73,10 @@ def test_a_task_is_its_settings(name: str) -> None:
     """A device makes the task from the job's bytes, and computes the same update."""
     job = a_job(name, participations=3)
     there = job_from_bytes(job.content)
-    assert (there.digest, there.seed, there.participations, there.task.name) == (job.digest, 5, 3, name)
+    assert (there.digest, there.seed, there.participations, there.task.name) == (job.digest, 5, 3, job.task.name)
     assert Job(there.task, 5, 3).content == job.content
     assert there.parts() == job.parts()
-    assert find_task(name) is type(job.task)
+    assert find_task(job.task.name) is type(job.task)
     codes, own = (task.encode(PEOPLE.words) for task in (job.task, there.task))
     assert np.array_equal(codes, own)  # type: ignore[arg-type]
     state = job.task.init()
