@@ -41,15 +41,22 @@ def test_refit(folder: Path, fedgram: Command) -> None:
     once = (folder / "R.ngram").read_bytes()
     fedgram(*base, "--counts", folder / "c.counts", "-o", folder / "R.ngram", "--max-ngrams", 8000)
     assert (folder / "R.ngram").read_bytes() == once
-    plain = fedgram(*base, "--no-pairs", "--grow", 0, "--clip", 50, "--ngram-clip", 3, "-o", folder / "P.arpa")
+    plain = fedgram(*base, "--no-pairs", "--grow", 0, "--clip", 50, "--norm", 20, "-o", folder / "P.arpa")
     assert plain["ngrams"] <= read_model(folder / "A.ngram").topology.arcs
     assert plain["words_counted"] <= 50 * plain["reports"][0]
+    counted = {}
+    for norm in ("inf", 1000, 2):
+        made = fedgram(*base, "--no-pairs", "--grow", 0, "--norm", norm, "--outliers", 0, "-o", folder / "P.arpa")
+        counted[norm] = made["words_counted"]
+    assert counted["inf"] == counted[1000] > 2 * counted[2] > 0
 
 
 def test_refusals(folder: Path, fedgram: Command, refused: Callable[..., str]) -> None:
     base = ["federated", "refit", folder / "A.ngram", "--users", folder / "users.parquet", "-o", folder / "R.ngram"]
     assert "must be a number at least 1" in refused(*base, "--clip", 0)
     assert "at least 1" in refused(*base, "--clip", 0.5)
+    assert "must be a number above 0" in refused(*base, "--norm", 0)
+    assert "norm must be finite with protection dp" in refused(*base, "--norm", "inf", "--protection", "dp")
     fedgram(*base, "--counts", folder / "c.counts", "--grow", 0, "--no-pairs")
     fedgram("ngram", "prune", folder / "A.ngram", "--max-ngrams", 3000, "-o", folder / "B.ngram")
     line = refused("federated", "refit", folder / "B.ngram", *base[3:], "--counts", folder / "c.counts")

@@ -10,7 +10,8 @@ import pytest
 from tests.reference.federated_tasks import bits_of
 from tests.reference.random_models import random_topology
 
-from fedgram.distill.refit.ngram_collection import AskedNGrams, Limits, NGramCollection
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
+from fedgram.distill.refit.clipped_ngrams import ClippedNGrams, Clipping
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.intake import Intake
 from fedgram.federated.job import Job
@@ -33,7 +34,7 @@ SEED, CLIENTS = 11, 3
 def a_task(name: str) -> FederatedTask[Any]:
     if name == "ngrams":
         topology = random_topology(np.random.default_rng(0), words=14, order=3, ngrams=40)
-        return NGramCollection(AskedNGrams.all_of(topology, WORDS), Limits(50, 9))
+        return ClippedNGrams(AskedNGrams.all_of(topology, WORDS), Clipping(9.0), labels=50, marks=True)
     shape = ModelShape(len(WORDS), 8, 12)
     start = as_arrays(initial_weights(shape, seed=0))
     return FederatedAveraging(shape, start, TrainingPlan(max_sentences=6), Coding(WORDS, WORDS))

@@ -9,8 +9,8 @@ from tests.reference.random_models import random_topology
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.storage import Record
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
 from fedgram.distill.refit.clipped_ngrams import ClippedNGrams, Clipping
-from fedgram.distill.refit.ngram_collection import AskedNGrams, Limits, NGramCollection
 from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.averaging import ServerStep
 from fedgram.federated.task import FederatedTask
@@ -51,12 +51,14 @@ def _fedavg() -> FederatedAveraging:
     return FederatedAveraging(shape, as_arrays(initial_weights(shape, seed=2)), plan, Coding(WORDS, WORDS))
 
 
-def _ngrams() -> NGramCollection:
+def _ngrams() -> ClippedNGrams:
+    """As without noise: with marks, and a limit on labels too."""
     topology = random_topology(np.random.default_rng(3), words=8, order=3, ngrams=30)
-    return NGramCollection(AskedNGrams.all_of(topology, WORDS), Limits(labels=15, at_ngram=3))
+    return ClippedNGrams(AskedNGrams.all_of(topology, WORDS), Clipping(norm=2.0), labels=15, marks=True)
 
 
 def _clipped() -> ClippedNGrams:
+    """As with noise."""
     topology = random_topology(np.random.default_rng(3), words=8, order=3, ngrams=30)
     return ClippedNGrams(AskedNGrams.all_of(topology, WORDS), Clipping(norm=3.0))
 

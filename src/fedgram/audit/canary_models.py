@@ -71,6 +71,23 @@ class Trial:
         )  # fmt: skip
 
 
+def start_of(trial: Trial, folder: Path, *, compute: Compute, begin: Begin) -> Network:
+    """The network of public text, with which all trainings of an audit start; it is made once and kept in the folder.
+
+    An interrupted pretraining resumes.
+    """
+    path, work = folder / "start.safetensors", folder / ".work"
+    if not path.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        network = create_network(trial.preset, trial.unigrams, seed=trial.seed, any_size=True)
+        made = pretrain(
+            network, trial.public, trial.pretraining, seed=trial.seed, compute=compute, checkpoint=work / "start",
+            begin=begin,
+        )  # fmt: skip
+        write_network(path, made)
+    return read_network(path)
+
+
 class Models:
     """Makes the models of a trial from users, one after the other, and keeps them in a folder."""
 
@@ -119,10 +136,7 @@ class Models:
 
     def _trained(self, privacy: PrivacyOptions, work: Path) -> Network:
         t = self._trial
-        start = pretrain(
-            create_network(t.preset, t.unigrams, seed=t.seed, any_size=True), t.public, t.pretraining, seed=t.seed,
-            compute=self._compute, begin=self._begin,
-        )  # fmt: skip
+        start = start_of(t, self._folder, compute=self._compute, begin=self._begin)
         options = with_noise(t.training, privacy, len(self._users.train))
         try:
             return train_federated(

@@ -18,8 +18,8 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
 from fedgram.core.random import Stream, stream
 from fedgram.core.storage import Record
-from fedgram.distill.refit.clipped_ngrams import ClippedNGrams, Clipping
-from fedgram.distill.refit.ngram_collection import COUNT, AskedNGrams
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
+from fedgram.distill.refit.clipped_ngrams import COUNT, ClippedNGrams, Clipping
 from fedgram.distill.refit.refit import RefitOptions, refit
 from fedgram.privacy.ledger import Ledger
 from fedgram.privacy.options import PrivacyOptions

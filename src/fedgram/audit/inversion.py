@@ -24,9 +24,9 @@ from fedgram.core.arrays import FloatArray, Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
 from fedgram.core.random import stream
-from fedgram.distill.refit.clipped_ngrams import ClippedNGrams, Clipping
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
+from fedgram.distill.refit.clipped_ngrams import COUNT, ClippedNGrams, Clipping
 from fedgram.distill.refit.count_release import NoisyCounts
-from fedgram.distill.refit.ngram_collection import COUNT, NO_LIMITS, AskedNGrams, NGramCollection
 from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.task import FederatedTask, Total, device_stream
 from fedgram.federated.unigram_collection import UnigramTask
@@ -165,7 +165,7 @@ def _targets(users: Users, network: Network, vocabulary: Vocabulary, privacy: Pr
                 noised([COUNT], multiplier * _NORM),
                 lambda total, _: _above(total.array(COUNT), VISIBLE * multiplier * _NORM)),
         _Target("pairs", "pairs", pairs, lambda total, _: _sketched(pairs, total.arrays)),
-        _Target("n-grams", "pairs", NGramCollection(asked, NO_LIMITS),
+        _Target("n-grams", "pairs", ClippedNGrams(asked, Clipping(np.inf), marks=True),
                 lambda total, _: _pairs_of(asked, total.arrays[COUNT] > 0), ClippedNGrams(asked, noise.clipping),
                 lambda total: total, visible),
         _Target("training", "words", training, lambda total, count: _changed(total, network, count), None,

@@ -3,9 +3,9 @@
 For every defence the models are made once from honest devices, and once for every attack and share. All that devices
 send to the training and to the refit is attacked. Defences are options of the operations:
 
-    default    the limits of the configuration: `update_norm` in the training; `clip`, `ngram_clip` and `outliers` in
-               the counts
-    none       no limit on the norm of an update, and none on the count of one n-gram
+    default    the limits of the configuration: `update_norm` in the training; `clip`, `norm` and `outliers` in the
+               counts
+    none       no limit on the norm of an update, none on that of a device's counts, and no `outliers`
     median     besides the limits, the median of the updates in every coordinate of the network
     trimmed    besides the limits, their trimmed mean
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.audit.canaries import claim, secret_words
-from fedgram.audit.canary_models import Trial
+from fedgram.audit.canary_models import Trial, start_of
 from fedgram.audit.options import Defence, PoisoningOptions
 from fedgram.audit.poisoned_devices import (
     Attack,
@@ -43,10 +43,8 @@ from fedgram.evaluate.comparison import evaluate
 from fedgram.evaluate.models import as_predictor
 from fedgram.formats.artefact import read_ngram, write_ngram
 from fedgram.neural.network import Network, read_network, write_network
-from fedgram.neural.new_network import create_network
 from fedgram.text.normalize import uncase
 from fedgram.text.population import Population
-from fedgram.training.central_training import pretrain
 from fedgram.training.options import FedAvgOptions
 from fedgram.training.train_federated import train_federated
 
@@ -77,7 +75,7 @@ def cells(options: PoisoningOptions) -> list[Cell]:
 def defended(training: FedAvgOptions, counting: RefitOptions, defence: Defence) -> tuple[FedAvgOptions, RefitOptions]:
     """The options of a training and of a refit with a defence."""
     if defence == "none":
-        return replace(training, update_norm=inf), replace(counting, ngram_clip=inf, outliers=0.0)
+        return replace(training, update_norm=inf), replace(counting, norm=inf, outliers=0.0)
     if defence == "default":
         return training, counting
     return replace(training, aggregation=defence), counting
@@ -179,18 +177,10 @@ class _Models:
         if cell.attack == "backdoor":  # in a sabotage, devices reverse what their own text would change
             people = self._poisoned(cell, inf)
         devices = LyingDevices(people.train, self.liars(cell), cell.attack) if cell.attack else people.train
+        start = start_of(t, self._folder, compute=self._compute, begin=self._begin)
         return train_federated(
-            self._start(), devices, options, dev=people.dev, seed=t.seed, compute=self._compute, begin=self._begin
+            start, devices, options, dev=people.dev, seed=t.seed, compute=self._compute, begin=self._begin
         )
-
-    def _start(self) -> Network:
-        """The network of public text, with which all experiments start."""
-        t, path = self._trial, self._folder / "start.safetensors"
-        if not path.exists():
-            network = create_network(t.preset, t.unigrams, seed=t.seed, any_size=True)
-            made = pretrain(network, t.public, t.pretraining, seed=t.seed, compute=self._compute, begin=self._begin)
-            write_network(path, made)
-        return read_network(path)
 
     def _distilled(self, network: Network) -> NGramModel:
         t = self._trial

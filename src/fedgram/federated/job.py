@@ -28,8 +28,7 @@ _OWN = {
     "unigrams-by-clip": "fedgram.federated.unigrams_by_clip:UnigramsByClip",
     "fedavg": "fedgram.training.fedavg_task:FederatedAveraging",
     "pairs": "fedgram.distill.refit.pair_sketch:PairCollection",
-    "ngrams": "fedgram.distill.refit.ngram_collection:NGramCollection",
-    "clipped-ngrams": "fedgram.distill.refit.clipped_ngrams:ClippedNGrams",
+    "ngrams": "fedgram.distill.refit.clipped_ngrams:ClippedNGrams",
     "discovery": "fedgram.federated.discovery.prefix_level:PrefixLevel",
     "evaluation": "fedgram.evaluate.scoring_task:ScoringTask",
 }

@@ -239,13 +239,15 @@ class RunConfig(Settings):
     clipping: ClippingSection = field(default_factory=ClippingSection)
 
     def __post_init__(self) -> None:
-        """Check the values, and that networks can be trained with noise if there must be some."""
+        """Check the values, and that there can be noise in trainings and counts if there must be."""
         Settings.__post_init__(self)
         trained = {"words": self.words.training, "pieces": self.pieces.training} if self.privacy.is_dp else {}
+        unlimited = "must be finite with protection dp: it limits what one device can change"
         for name, training in trained.items():
             if isinf(training.update_norm) and training.noise == "none" and (name == "words" or self.pieces.use):
-                problem = "must be finite with protection dp: it limits what one device can change"
-                raise SettingError(f"{name}.training.update_norm", problem)
+                raise SettingError(f"{name}.training.update_norm", unlimited)
+        if self.privacy.is_dp and self.refit.run and self.refit.norm == inf:
+            raise SettingError("refit.norm", unlimited)
         if self.privacy.is_dp and self.trained and not self.privacy.networks_share:
             problem = "must be greater than 0 with protection dp, unless networks come from elsewhere (words.network)"
             raise SettingError("privacy.networks_share", problem)

@@ -5,7 +5,7 @@ from math import isinf
 from typing import Any
 
 from fedgram import __version__
-from fedgram.distill.refit.refit import RefitOptions
+from fedgram.distill.refit.refit import DEFAULT_NORM, RefitOptions
 from fedgram.pipeline.baseline_stage import NOT_PRUNED
 from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_names import BASELINE, FINAL, MIXED, POOLED
@@ -237,5 +237,7 @@ def _counted_ngrams(config: RefitOptions, privacy: PrivacyOptions, told: Told) -
 
 
 def _count_limits(config: RefitOptions) -> str:
-    at_ngram = "" if isinf(config.ngram_clip) else f" and {config.ngram_clip:,g} per n-gram"
-    return f"at most {config.clip:,g} words per pass{at_ngram}"
+    words, norm = config.clip, config.norm or DEFAULT_NORM
+    limits = [] if isinf(words) else [f"at most {words:,g} words per pass"]
+    limits += [] if isinf(norm) else [f"scaled to a norm of at most {norm:,g}"]
+    return ", ".join(limits) or "without limits"

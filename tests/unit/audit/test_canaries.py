@@ -20,8 +20,9 @@ from fedgram.automata.scoring import step_on, weighted_arcs
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.random import stream
 from fedgram.core.settings import SettingError
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
+from fedgram.distill.refit.clipped_ngrams import COUNT, DEVICES, ClippedNGrams
 from fedgram.distill.refit.count_release import ExactCounts, Released
-from fedgram.distill.refit.ngram_collection import COUNT, DEVICES, AskedNGrams, NGramCollection
 from fedgram.distill.refit.refit import RefitOptions, refit
 from fedgram.evaluate.models import as_predictor
 from fedgram.federated.collect_unigrams import collect_unigrams
@@ -191,13 +192,14 @@ def test_a_threshold_that_is_off_by_one_is_caught(
 def test_marks_counted_by_occurrence_are_caught(
     trial: tuple[Population, Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = NGramCollection.client_update
+    update = ClippedNGrams.client_update
 
-    def by_occurrence(self: NGramCollection, *given: Any) -> Update:
+    def by_occurrence(self: ClippedNGrams, *given: Any) -> Update:
         sent = update(self, *given)
-        return replace(sent, values={**sent.values, DEVICES: sent.values[COUNT]})
+        times = sent.array(COUNT) / self.clipping.weights_of(self.ngrams)
+        return replace(sent, values={**sent.values, DEVICES: times[sent.index[DEVICES]]})
 
-    monkeypatch.setattr(NGramCollection, "client_update", by_occurrence)
+    monkeypatch.setattr(ClippedNGrams, "client_update", by_occurrence)
     with pytest.raises(FedgramError):  # a server refuses marks above 1,
         _below_threshold(*trial)
     monkeypatch.setattr(UpdateBounds, "judge", lambda *_: None)  # unless its check is broken too

@@ -116,7 +116,9 @@ def test_defences_are_options_of_the_operations() -> None:
     training, counting = FedAvgOptions(update_norm=2.0), RefitOptions()
     assert defended(training, counting, "default") == (training, counting)
     open_training, open_counting = defended(training, counting, "none")
-    assert (open_training.update_norm, open_counting.ngram_clip) == (np.inf, np.inf)
+    assert (open_training.update_norm, open_counting.norm) == (np.inf, np.inf)
+    assert open_counting.outliers == 0.0
+    assert open_counting == replace(counting, norm=np.inf, outliers=0.0)
     assert defended(training, counting, "median")[0] == replace(training, aggregation="median")
     names = [cell.name for cell in cells(PoisoningOptions(defences=("none", "trimmed"), shares=(0.01,)))]
     assert names[:3] == ["none-honest", "none-backdoor-0.01", "none-sabotage-0.01"]

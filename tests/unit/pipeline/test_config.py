@@ -68,6 +68,9 @@ def test_values_and_their_types() -> None:
     assert config.external.min_count == (1, 1, 2)
     assert from_table({"unigrams": {"clip": math.inf}}, RunConfig).unigrams.clip == math.inf
     assert from_table({"refit": {"clip": math.inf}}, RunConfig).refit.clip == math.inf
+    assert from_table(tomllib.loads("[refit]\nnorm = inf"), RunConfig).refit.norm == math.inf
+    assert from_table(tomllib.loads("[refit]\nnorm = 40"), RunConfig).refit.norm == 40.0
+    assert RunConfig().refit.norm is None
     unlimited = from_table({"words": {"training": {"update_norm": math.inf}}}, RunConfig)
     assert unlimited.words.training.update_norm == math.inf
     assert from_table({"unigrams": {"participations": 0}}, RunConfig).unigrams.participations == 0
@@ -103,6 +106,10 @@ def test_values_and_their_types() -> None:
         ),
         ("[refit]\nprior = inf", "refit.prior must be a number above 0, not inf"),
         ("[refit]\nclip = -inf", "refit.clip must be a number at least 1, not -inf"),
+        ("[refit]\nnorm = 0", "refit.norm must be a number above 0, not 0"),
+        ("[refit]\nnorm = nan", "refit.norm must be a number above 0, not nan"),
+        ("[refit]\nnorm = -inf", "refit.norm must be a number above 0, not -inf"),
+        ("[refit]\nnorm = inf\n[privacy]\nprotection = 'dp'", "refit.norm must be finite with protection dp"),
         ("[clipping]\nthresholds = [1, nan]", "clipping.thresholds must be an array, each a number above 0, not [1, n"),
         ("[words]\npreset = 'W_300K'", "words.preset must be one of 'W_30K', 'W_8K', 'W_demo', not 'W_300K'"),
         ("[pieces]\npreset = 'W_30K'", "pieces.preset must be one of 'P_4K-S', 'P_4K-L', "),

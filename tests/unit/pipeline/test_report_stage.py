@@ -1,6 +1,7 @@
 """The report of a run, from what its stages wrote: warnings, Table 2, Figure 4, and what was measured how often."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from fedgram.pipeline import report_stage
 from fedgram.pipeline.config import PaperWaySection, PopulationSection, RefitSection, RunConfig
-from fedgram.pipeline.report_facts import about, measured, ways
+from fedgram.pipeline.report_facts import about, measured, privacy, ways
 from fedgram.pipeline.report_stage import report, report_files
 from fedgram.pipeline.workspace import Work
 from fedgram.report.figures import draw_likelihood
@@ -169,6 +170,19 @@ def test_the_report_names_the_pruning_rules(told: Told) -> None:
     assert "Baseline: was within the limit; Pooled text: expected frequencies" in facts["pruning of the baselines"]
     assert "closes 5 % of the gap" in facts["pooled-text upper bound"]
     assert "the baseline has 9.50 %" in facts["final model"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({}, "at most 20,000 words per pass, scaled to a norm of at most 300; 7 devices"),
+     ({"clip": math.inf, "norm": 12.5}, "proposes, scaled to a norm of at most 12.5; 7 devices"),
+     ({"clip": 40.0, "norm": math.inf}, "proposes, at most 40 words per pass; 7 devices"),
+     ({"clip": math.inf, "norm": math.inf}, "proposes, without limits; 7 devices")],
+)  # fmt: skip
+def test_the_limits_on_counts_are_named(told: Told, limits: dict[str, float], expected: str) -> None:
+    config = replace(CONFIG, refit=RefitSection(**limits))  # type: ignore[arg-type]
+    passes = {"refit": {"passes": [{"reports": 7}]}}
+    assert expected in privacy(config, {**told, **passes})["refit"]
 
 
 def test_the_ways_are_described_as_they_were() -> None:

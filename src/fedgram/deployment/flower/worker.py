@@ -57,7 +57,7 @@ def _run(address: str, token: str, parent: int) -> None:
 def _load() -> None:
     """Load what messages need; a device without torch can still count words."""
     import fedgram.deployment.flower.client_app
-    import fedgram.distill.refit.ngram_collection
+    import fedgram.distill.refit.clipped_ngrams
     import fedgram.distill.refit.pair_sketch
     import fedgram.federated.unigram_collection
 

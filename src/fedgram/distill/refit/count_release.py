@@ -1,9 +1,9 @@
 """What the server may use of the devices' counts.
 
-`ExactCounts` releases the exact counts of public n-grams, and of others that enough devices have. The rest is in no
+`ExactCounts` releases the counts of public n-grams, and of others that enough devices have. The rest is in no
 model: a new n-gram does not join it, and one that a network learned is dropped. The two may need different numbers of
-devices. `NoisyCounts` asks devices for clipped
-counts, adds Gaussian noise to every one, and so keeps user-level differential privacy.
+devices. `NoisyCounts` adds Gaussian noise to every count, and so keeps user-level differential privacy. Both limit
+the norm of what one device sends (`clipped_ngrams.py`).
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,16 @@ import numpy as np
 from fedgram.automata.topology import arc_sources, backoff_arcs, entering_arcs, state_lengths
 from fedgram.core.arrays import BoolArray, FloatArray, IntArray, LongArray, sum_by
 from fedgram.core.errors import FedgramError
-from fedgram.distill.refit.clipped_ngrams import BITS, ClippedNGrams, Clipping
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
+from fedgram.distill.refit.clipped_ngrams import (
+    BITS,
+    COUNT,
+    ClippedNGrams,
+    Clipping,
+    counts_from_sums,
+    devices_from_sums,
+)
 from fedgram.distill.refit.count_fit import stands_out
-from fedgram.distill.refit.ngram_collection import COUNT, DEVICES, AskedNGrams, Limits, NGramCollection
 from fedgram.federated.counting import Sums
 from fedgram.federated.task import FederatedTask
 from fedgram.privacy.noise import Randomness, gaussian_noise
@@ -25,8 +32,8 @@ from fedgram.privacy.noise import Randomness, gaussian_noise
 class Released(NamedTuple):
     """By asked n-gram: S(x, q), the standard deviation of its noise, and whether it may be in the model.
 
-    A standard deviation of 0 means an exact count, an infinite one that nothing is known of it. `is_visible` says
-    whether it may join the model, `may_stay` whether it may stay if the model has it already.
+    A standard deviation of 0 means a count without noise, an infinite one that nothing is known of it. `is_visible`
+    says whether it may join the model, `may_stay` whether it may stay if the model has it already.
     """
 
     ngrams: FloatArray
@@ -64,7 +71,7 @@ def without_outliers(count: FloatArray, devices: LongArray, length: IntArray, sh
     """The counts of n-grams of several words; what is typed unusually often per device is cut to what is usual.
 
     N-grams of the same length that about as many devices have are compared, those within a factor of √2. In each such
-    group, counts per device above the quantile 1 − `share` are cut to it, and rounded.
+    group, counts per device above the quantile 1 − `share` are cut to it. No other count changes.
     """
     several = np.flatnonzero((length > 1) & (devices > 0))
     rate = count[several] / devices[several]
@@ -73,7 +80,8 @@ def without_outliers(count: FloatArray, devices: LongArray, length: IntArray, sh
     _, first, size = np.unique(group[order], return_index=True, return_counts=True)
     usual = rate[order][first + np.floor((1.0 - share) * (size - 1)).astype(np.int64)]
     result = count.copy()
-    result[several[order]] = np.rint(np.minimum(rate[order], np.repeat(usual, size)) * devices[several[order]])
+    is_cut, most = rate[order] > np.repeat(usual, size), np.repeat(usual, size) * devices[several[order]]
+    result[several[order][is_cut]] = most[is_cut]
     return result
 
 
@@ -97,14 +105,16 @@ def without_their_words(asked: AskedNGrams, cut: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class ExactCounts:
-    """Exact counts; an n-gram joins the model only if at least `min_devices` devices have it.
+    """Counts without noise; an n-gram joins the model only if at least `min_devices` devices have it.
 
     One that the model has already stays if it is public, or if at least `network_devices` devices have it. With a
     minimum of 1 nothing is hidden, and the model keeps its n-grams. `outliers` is the share of the n-grams whose
-    counts are cut (`without_outliers`), so that few devices cannot make an n-gram frequent by typing it often.
+    counts are cut (`without_outliers`), so that few devices cannot make an n-gram frequent by typing it often. A device
+    counts at most `labels` labels, and its counts are clipped.
     """
 
-    limits: Limits
+    clipping: Clipping
+    labels: float
     min_devices: int
     network_devices: int
     outliers: float = 0.0
@@ -129,14 +139,19 @@ class ExactCounts:
 
     def task(self, ngrams: AskedNGrams, choice: int) -> FederatedTask[Sums]:
         """Counts and marks."""
-        return NGramCollection(ngrams, self.limits, choice)
+        return ClippedNGrams(ngrams, self.clipping, choice, labels=self.labels, marks=True)
 
     def release(self, number: int, ngrams: AskedNGrams, sums: Sums) -> Released:  # noqa: ARG002
-        """All counts but for outliers; an n-gram may join or stay if enough devices have it."""
-        count, devices = sums[COUNT].astype(np.float64), sums[DEVICES]
+        """All counts but for outliers; an n-gram may join or stay if enough devices have it.
+
+        What nobody marked counts as 0: a device that has an n-gram marks it. An n-gram keeps one occurrence for each
+        device, or its count if that is less because devices scaled it down.
+        """
+        devices = devices_from_sums(sums)
+        count = np.where(devices > 0, counts_from_sums(sums, ngrams, self.clipping), 0.0)
         if self.outliers:
             cut = count - without_outliers(count, devices, ngrams.lengths, self.outliers)
-            count = np.maximum(count - without_their_words(ngrams, cut), devices)
+            count = np.maximum(count - without_their_words(ngrams, cut), np.minimum(count, devices))
         return Released(
             count, np.zeros(ngrams.size), devices >= self.min_devices, devices >= self.network_devices
         )  # fmt: skip
@@ -168,8 +183,8 @@ class NoisyCounts:
         """The sums with noise on every n-gram that was asked for, counted or not."""
         deviation = self.multiplier * self.clipping.norm / self.stands_for
         noisy = sums[COUNT] + gaussian_noise(ngrams.size, deviation * 2.0**BITS, self.randomness, "n-grams", number)
-        weight = self.clipping.weights_of(ngrams)
-        counts, deviations = np.ldexp(noisy.astype(np.float64), -BITS) / weight, deviation / weight
+        counts = counts_from_sums({COUNT: noisy}, ngrams, self.clipping)
+        deviations = deviation / self.clipping.weights_of(ngrams)
         return Released(counts, deviations, stands_out(counts / deviations), np.ones(ngrams.size, bool))
 
     def parts(self, stays: BoolArray, visible: BoolArray) -> BoolArray:

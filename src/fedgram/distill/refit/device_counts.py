@@ -25,9 +25,9 @@ from fedgram.core.arrays import BoolArray, FloatArray, Ragged
 from fedgram.core.progress import Begin, silent
 from fedgram.core.random import stream_key
 from fedgram.core.storage import Record
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
 from fedgram.distill.refit.count_fit import trusted_counts
 from fedgram.distill.refit.count_release import CountRelease, Released
-from fedgram.distill.refit.ngram_collection import AskedNGrams
 from fedgram.distill.refit.ngram_growth import Growth, propose
 from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
 from fedgram.federated.cohort import CohortOptions

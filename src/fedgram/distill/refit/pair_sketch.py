@@ -17,7 +17,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.jit import inline_kernel, kernel
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record, limit_from_json, limit_to_json
-from fedgram.distill.refit.ngram_collection import at_most, uncased_ids
+from fedgram.distill.refit.asked_ngrams import at_most, uncased_ids
 from fedgram.federated.counting import CountingTask, Sums
 from fedgram.federated.task import Update
 from fedgram.federated.validation import NormLimit, UpdateBounds

@@ -8,7 +8,7 @@ uncased words; a cased model gets its capitals back afterwards.
 
 import shutil
 from dataclasses import dataclass, field
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,17 +24,17 @@ from fedgram.automata.prune import prune_to_size
 from fedgram.automata.trie import MAX_ORDER
 from fedgram.core.arrays import BoolArray, Ragged
 from fedgram.core.progress import Begin, silent
-from fedgram.core.settings import Between, Positive, SettingError, chosen, setting
+from fedgram.core.settings import Between, Limit, Positive, SettingError, chosen, setting
 from fedgram.core.storage import content_digest
 from fedgram.distill.casing.capitalization import Capitalizer
 from fedgram.distill.casing.cased_ngrams import capitalize_model
 from fedgram.distill.casing.cased_words import casing_of
+from fedgram.distill.refit.asked_ngrams import uncased_ids
 from fedgram.distill.refit.clipped_ngrams import Clipping
 from fedgram.distill.refit.count_fit import Prior, fit_counts, trusted_counts
 from fedgram.distill.refit.count_release import CountRelease, ExactCounts, NoisyCounts
 from fedgram.distill.refit.counted_ngrams import counting_settings, read_counted, write_counted
 from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, Sketch, count_on_devices
-from fedgram.distill.refit.ngram_collection import Limits, uncased_ids
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.pair_sketch import SketchSize
 from fedgram.federated.cohort import CohortOptions
@@ -46,6 +46,7 @@ from fedgram.text.population import Users
 from fedgram.text.vocabulary import SPECIAL
 
 _TABLES = 3  # of the sketch
+DEFAULT_NORM = 300.0  # limit on a device's counts without noise
 _ROOM = 2  # as a multiple of the budget, the n-grams that are fitted and given capitals before pruning
 
 
@@ -55,9 +56,6 @@ class RefitOptions(CohortOptions):
 
     clip: Annotated[float, Between(1, infinite=True)] = setting(
         20_000.0, "λ: maximum number of words counted per device and pass; inf means no limit."
-    )
-    ngram_clip: Annotated[float, Between(1, infinite=True)] = setting(
-        100.0, "Per-device cap on the count of any one n-gram; inf means no cap."
     )
     outliers: Annotated[float, Between(0, 0.9)] = setting(
         0.1,
@@ -70,29 +68,33 @@ class RefitOptions(CohortOptions):
         3, "Number of passes in which longer n-grams that became likely are counted too."
     )
     order: Annotated[int, Between(1, MAX_ORDER)] = setting(4, "Length of the longest n-gram proposed to devices.")
-    norm: Positive | None = setting(
+    norm: Limit | None = setting(
         None,
-        "With dp: limit on the norm of a device's counts; a longer vector is scaled down to it. By default, a tenth of "
-        "the square root of the population.",
+        "Limit on the norm of a device's counts; a longer vector is scaled down to it. inf means no limit. Default: "
+        "300; with dp, a tenth of the square root of the population.",
     )
     prior: Positive = setting(10.0, "β: visits of the model that are added to the devices' counts at every history.")
 
-    def counting(self, privacy: PrivacyOptions, devices: int | None) -> CountingPlan:
-        """What devices count, and what may be used of it; `devices` is their number, if it is known."""
+    def counting(self, privacy: PrivacyOptions, devices: int | None, order: int) -> CountingPlan:
+        """What devices count, and what may be used of it.
+
+        `devices` is their number, if it is known, and `order` that of the model.
+        """
         pairs = self.pairs and not privacy.is_dp
         growth = Growth(passes=self.grow, shortest=3 if pairs else 2, order=self.order)
         sketch = Sketch(SketchSize(_TABLES, self.sketch_bits), self.clip) if pairs else None
-        return CountingPlan(self._release(privacy, devices), sketch, growth)
+        longest = max(order, self.order if self.grow else 0)
+        return CountingPlan(self._release(privacy, devices, longest), sketch, growth)
 
-    def _release(self, privacy: PrivacyOptions, devices: int | None) -> CountRelease:
+    def _release(self, privacy: PrivacyOptions, devices: int | None, longest: int) -> CountRelease:
         if not privacy.is_dp:
-            limits = Limits(self.clip, self.ngram_clip)
+            clipping = Clipping.up_to(longest, self.norm or DEFAULT_NORM)
             least = (privacy.min_devices, privacy.network_devices) if privacy.protection == "threshold" else (1, 1)
-            return ExactCounts(limits, *least, self.outliers)
-        norm = self.norm or _norm(privacy.simulated or devices)
-        return NoisyCounts(
-            Clipping(norm), privacy.event.multiplier, privacy.randomness, privacy.stands_for(devices)
-        )  # fmt: skip
+            return ExactCounts(clipping, self.clip, *least, self.outliers)
+        if self.norm == inf:
+            raise SettingError("norm", "must be finite with protection dp: it limits what one device can change")
+        clipping = Clipping.up_to(longest, self.norm or _norm(privacy.simulated or devices))
+        return NoisyCounts(clipping, privacy.event.multiplier, privacy.randomness, privacy.stands_for(devices))
 
 
 def _norm(population: int | None) -> float:
@@ -160,7 +162,7 @@ def refit(
     if counts is not None and counts.exists():
         counted = read_counted(counts, prior, described)
     else:
-        plan = options.counting(privacy, devices.count)
+        plan = options.counting(privacy, devices.count, prior.topology.order)
         passes = Passes(devices, options, seed=seed, folder=folder, belongs_to=described, begin=begin)
         if privacy.is_dp:
             passes.event.enter(

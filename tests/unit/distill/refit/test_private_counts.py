@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reference.ngram_counting import all_occurrences, ngrams
+from tests.reference.ngram_counting import ngrams
 from tests.reference.random_models import random_sentences, random_topology, random_weights, vocabulary
+from tests.unit.distill.refit.test_clipped_ngrams import sent
 from tests.unit.distill.refit.test_refit import COHORT, KINDS, model_of, population
 
 from fedgram.automata.counting import counts_from_visits, expected_visits, summed_counts
@@ -19,98 +19,27 @@ from fedgram.automata.model import NGramModel
 from fedgram.automata.properties import model_faults
 from fedgram.automata.sampling import sample_sentences
 from fedgram.automata.scoring import score
-from fedgram.automata.topology import arc_sources, state_lengths
 from fedgram.core.arrays import FloatArray, Ragged
 from fedgram.core.checkpoint import OtherWorkError
-from fedgram.core.errors import FedgramError
-from fedgram.core.random import Stream
-from fedgram.core.storage import Record, read_artefact
-from fedgram.distill.refit.clipped_ngrams import BITS, ClippedNGrams, Clipping, weighted_square
+from fedgram.core.storage import read_artefact
+from fedgram.distill.refit.asked_ngrams import AskedNGrams, NGramCounter
+from fedgram.distill.refit.clipped_ngrams import COUNT, ClippedNGrams, Clipping
 from fedgram.distill.refit.count_fit import Prior, fit_counts, stands_out, trusted_counts
 from fedgram.distill.refit.count_release import ExactCounts, NoisyCounts
 from fedgram.distill.refit.device_counts import CountingPlan, Passes, count_on_devices, ngram_hashes
-from fedgram.distill.refit.ngram_collection import COUNT, NO_LIMITS, AskedNGrams, NGramCounter
 from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.occurrences import sentences_of
 from fedgram.distill.refit.refit import RefittedModel, refit
 from fedgram.federated import devices
 from fedgram.federated.devices import SimulatedDevices
-from fedgram.federated.intake import Intake
-from fedgram.federated.task import Update
 from fedgram.privacy.gaussian import gaussian_epsilon, multiplier_for
 from fedgram.privacy.ledger import Budget, BudgetError, Ledger, ledger_facts
 from fedgram.privacy.noise import SeededRandomness
 from fedgram.privacy.options import PrivacyOptions
-from fedgram.text.population import ClientDataset, Users, population_from_messages
-from fedgram.text.vocabulary import BOS, EOS
+from fedgram.text.population import Users, population_from_messages
+from fedgram.text.vocabulary import EOS
 
-OMEGA = (0.1, 0.5, 1.0, 1.0)
 seeds = st.integers(0, 2**32 - 1)
-
-
-def by_hand(text: Ragged, weights: Sequence[float]) -> float:
-    """‖v‖² over all n-grams of a text, those that end with its sentences included."""
-    count = Counter[tuple[int, ...]]()
-    for sentence in text:
-        run = [BOS, *sentence.tolist(), EOS]
-        for n in range(1, len(weights) + 1):
-            count.update(tuple(run[i : i + n]) for i in range(len(run) - n + 1) if n > 1 or i > 0)
-    return sum((weights[len(ngram) - 1] * times) ** 2 for ngram, times in count.items())
-
-
-def sent(task: ClippedNGrams, text: Ragged) -> FloatArray:
-    return task.client_update(Record(), ClientDataset("x", text), Stream(0)).array(COUNT)
-
-
-@given(seeds)
-def test_the_length_of_a_devices_vector_is_that_over_all_its_ngrams(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    text = random_sentences(rng, words=KINDS, sentences=int(rng.integers(1, 12)))
-    assert weighted_square(text, OMEGA) == pytest.approx(by_hand(text, OMEGA), rel=1e-12)
-
-
-@given(seeds, st.floats(0.05, 40.0))
-def test_all_passes_together_never_exceed_the_norm(seed: int, norm: float) -> None:
-    """However the n-grams of later passes are chosen, as long as none is asked for twice."""
-    rng = np.random.default_rng(seed)
-    topology = random_topology(rng, words=KINDS, order=4, ngrams=60)
-    text = random_sentences(rng, words=KINDS, sentences=12)
-    turn = rng.integers(0, 3, topology.arcs)
-    everything = np.zeros(topology.arcs)
-    for number in range(3):
-        asked = AskedNGrams(topology, vocabulary(KINDS), turn == number)
-        task = ClippedNGrams(asked, Clipping(norm), 5)
-        update = task.client_update(Record(), ClientDataset("x", text), Stream(seed))
-        assert Intake(task).offer(0, update) is None
-        everything[turn == number] = update.array(COUNT)
-    assert np.linalg.norm(everything) <= norm
-    weight = np.array(OMEGA)[state_lengths(topology)[arc_sources(topology)]]
-    occurs = np.array([all_occurrences(topology, text)[name] for name in ngrams(topology)])
-    scale = min(1.0, norm / math.sqrt(by_hand(text, OMEGA)))
-    exact = scale * weight * occurs
-    assert np.all(everything <= exact + 1e-12)
-    assert np.all(exact - everything < 2.0**-BITS)
-
-
-@pytest.mark.parametrize(
-    "values", [[2.5], [1.5, 1.5, 1.5], [-0.1], [math.nan], [math.inf]], ids=lambda values: str(values)
-)
-def test_a_crafted_vector_does_not_pass_the_norm(values: list[float]) -> None:
-    topology = random_topology(np.random.default_rng(0), words=KINDS, order=3, ngrams=20)
-    task = ClippedNGrams(AskedNGrams.all_of(topology, vocabulary(KINDS)), Clipping(2.0))
-
-    def offered(values: list[float]) -> object:
-        return Intake(task).offer(0, Update(task.size, {COUNT: np.arange(len(values))}, {COUNT: np.array(values)}, 1.0))
-
-    assert offered([1.1, 1.1, 1.1]) is None
-    assert offered([2.0]) is None
-    assert offered(values) is not None
-
-
-def test_weights_are_needed_for_every_order() -> None:
-    topology = random_topology(np.random.default_rng(0), words=KINDS, order=3, ngrams=20)
-    with pytest.raises(FedgramError, match="up to 2 words"):
-        Clipping(1.0, (0.1, 0.5)).weights_of(AskedNGrams.all_of(topology, vocabulary(KINDS)))
 
 
 def test_the_noise_on_every_ngram_is_the_accountants() -> None:
@@ -242,7 +171,7 @@ def test_no_ngram_is_asked_for_twice(protection: str) -> None:
     """Not even one of which nothing was released: all passes together are one Gaussian event only then."""
     rng = np.random.default_rng(0)
     people, model = population(rng, users=40), model_of(rng)
-    noisy, exact = NoisyCounts(Clipping(3.0), 2.0, SeededRandomness(1)), ExactCounts(NO_LIMITS, 30, 30)
+    noisy, exact = NoisyCounts(Clipping(3.0), 2.0, SeededRandomness(1)), ExactCounts(Clipping(3.0), math.inf, 30, 30)
     asked = []
 
     class Recorded(Passes):

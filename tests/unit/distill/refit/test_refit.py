@@ -30,18 +30,18 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Advance
 from fedgram.core.random import Stream
 from fedgram.core.storage import Record
+from fedgram.distill.refit.asked_ngrams import AskedNGrams
+from fedgram.distill.refit.clipped_ngrams import (
+    COUNT,
+    DEVICES,
+    ClippedNGrams,
+    Clipping,
+    counts_from_sums,
+    devices_from_sums,
+)
 from fedgram.distill.refit.count_fit import Prior, TrustedCounts, fit_counts
 from fedgram.distill.refit.count_release import ExactCounts
 from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, Sketch, count_on_devices
-from fedgram.distill.refit.ngram_collection import (
-    COUNT,
-    DEVICES,
-    NO_LIMITS,
-    AskedNGrams,
-    Limits,
-    NGramCollection,
-    at_most,
-)
 from fedgram.distill.refit.ngram_growth import Growth, propose
 from fedgram.distill.refit.occurrences import consistent, flow_counts
 from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
@@ -65,7 +65,8 @@ COHORT = CohortOptions(devices_per_round=7, over_selection=1.3, dropout=0.2)
 SIZE = SketchSize(tables=3, bits=12)
 SKETCH = Sketch(SIZE, labels=40)
 GROWTH = Growth(passes=1, shortest=3, order=3)
-ALL = ExactCounts(Limits(40, 5), 1, 1)
+UNLIMITED = Clipping(math.inf)
+ALL = ExactCounts(Clipping(20.0), 40, 1, 1)
 State = TypeVar("State")
 seeds = st.integers(0, 2**32 - 1)
 
@@ -103,14 +104,21 @@ def pooled(people: Population) -> Ragged:
     return Ragged.concatenate([people.load(int(c), codes).sentences for c in people.clients("train")])
 
 
-def collection(topology: Topology, limits: Limits = NO_LIMITS, words: int = KINDS) -> NGramCollection:
-    """Devices are asked for all n-grams of a topology."""
-    return NGramCollection(AskedNGrams.all_of(topology, vocabulary(words)), limits)
+def collection(topology: Topology, clipping: Clipping = UNLIMITED, words: int = KINDS, **more: Any) -> ClippedNGrams:
+    """Devices are asked for all n-grams of a topology, and mark those that they have."""
+    return ClippedNGrams(AskedNGrams.all_of(topology, vocabulary(words)), clipping, marks=True, **more)
+
+
+def counted(task: ClippedNGrams, update: Update) -> FloatArray:
+    """S(x, q), as far as a device sent it."""
+    counts: FloatArray = update.array(COUNT) / task.clipping.weights_of(task.ngrams)
+    return counts
 
 
 def counted_text(topology: Topology, text: Ragged, words: int = KINDS) -> FloatArray:
     """What a device with this text counts."""
-    return collection(topology, words=words).client_update(Record(), ClientDataset("x", text), Stream(0)).array(COUNT)
+    task = collection(topology, words=words)
+    return counted(task, task.client_update(Record(), ClientDataset("x", text), Stream(0)))
 
 
 def exact(ngrams: FloatArray) -> TrustedCounts:
@@ -140,8 +148,9 @@ def test_a_device_counts_the_ngrams_that_occur(seed: int) -> None:
         assert flow_counts(topology, found).visits.tolist() == visits.tolist()
         assert found.histories[0] == visits.sum()
     asked = AskedNGrams(topology, vocabulary(KINDS), rng.random(topology.arcs) < 0.5)
-    update = NGramCollection(asked, NO_LIMITS).client_update(Record(), ClientDataset("x", text), Stream(0))
-    assert update.array(COUNT).tolist() == count[asked.asked].tolist()
+    task = ClippedNGrams(asked, UNLIMITED, marks=True)
+    update = task.client_update(Record(), ClientDataset("x", text), Stream(0))
+    assert counted(task, update).tolist() == count[asked.asked].tolist()
     assert update.array(DEVICES).tolist() == (count[asked.asked] > 0).tolist()
 
 
@@ -149,10 +158,12 @@ def test_a_device_counts_the_ngrams_that_occur(seed: int) -> None:
 def test_devices_add_up_to_the_counts_of_their_pooled_text(seed: int) -> None:
     rng = np.random.default_rng(seed)
     people, topology = population(rng), model_of(rng).topology
-    found = ask_all(collection(topology), people, seed, as_bytes=True)
+    task = collection(topology)
+    found = ask_all(task, people, seed, as_bytes=True)
     expected, having = all_occurrences(topology, pooled(people)), devices_with(topology, people)
-    assert found.state[COUNT].tolist() == [expected[name] for name in ngrams(topology)]
-    assert found.state[DEVICES].tolist() == [having[name] for name in ngrams(topology)]
+    counts = counts_from_sums(found.state, task.ngrams, task.clipping)
+    assert counts.tolist() == [expected[name] for name in ngrams(topology)]
+    assert devices_from_sums(found.state).tolist() == [having[name] for name in ngrams(topology)]
     assert found.progress.device.tolist() == people.clients("train").tolist()
     assert found.progress.tally.reports == len(people.clients("train"))
     assert found.progress.most == 1
@@ -162,7 +173,7 @@ def test_devices_add_up_to_the_counts_of_their_pooled_text(seed: int) -> None:
 def test_masked_devices_add_up_to_the_same() -> None:
     rng = np.random.default_rng(4)
     people, topology = population(rng), model_of(rng).topology
-    task = collection(topology, Limits(30, 3))
+    task = collection(topology, Clipping(3.0), labels=30)
     plain, masked = (
         ask_all(task, people, 2, masking, dropout=0.0) for masking in (None, SecureSettings())
     )  # fmt: skip
@@ -170,42 +181,7 @@ def test_masked_devices_add_up_to_the_same() -> None:
     assert plain.progress.device.tolist() == masked.progress.device.tolist()
 
 
-@given(seeds, st.integers(1, 12), st.integers(1, 3))
-def test_no_device_counts_for_more_than_the_limits(seed: int, labels: int, at_ngram: int) -> None:
-    rng = np.random.default_rng(seed)
-    text = random_sentences(rng, words=KINDS, sentences=9)
-    task = collection(model_of(rng).topology, Limits(labels, at_ngram))
-    update = task.client_update(Record(), ClientDataset("x", text), Stream(seed))
-    for name, most in ((COUNT, at_ngram), (DEVICES, 1)):
-        assert update.values[name].sum() <= labels * task.ngrams.topology.order
-        assert update.values[name].max(initial=0) <= most
-    assert Intake(task).offer(0, update) is None
-    kept = at_most(text, labels, Stream(seed))
-    assert {tuple(s.tolist()) for s in kept} <= {tuple(s.tolist()) for s in text}
-
-
-@pytest.mark.parametrize(
-    ("values", "marks", "weight"),
-    [([5.0], [1.0], 1.0), ([4.0] * 7, [1.0], 1.0), ([0.5], [1.0], 1.0), ([-1.0], [1.0], 1.0),
-     ([math.nan], [1.0], 1.0), ([math.inf], [1.0], 1.0), ([1.0], [1.0], 2.0), ([1.0], [2.0], 1.0),
-     ([1.0], [1.0] * 25, 1.0), ([1.0], [math.nan], 1.0)],
-)  # fmt: skip
-def test_what_no_device_can_have_counted_is_refused(values: list[float], marks: list[float], weight: float) -> None:
-    """A device counts at most 8 labels, 4 of one n-gram, and says of an n-gram at most once that it has it."""
-    task = collection(model_of(np.random.default_rng(0)).topology, Limits(8, 4))
-
-    def offered(values: list[float], marks: list[float], weight: float) -> object:
-        index = {COUNT: np.arange(len(values)), DEVICES: np.arange(len(marks))}
-        update = Update(task.size, index, {COUNT: np.array(values), DEVICES: np.array(marks)}, weight)
-        return Intake(task).offer(0, update)
-
-    assert task.ngrams.size > 25
-    assert task.ngrams.topology.order == 3
-    assert offered([4.0] * 6, [1.0] * 24, 1.0) is None
-    assert offered(values, marks, weight) is not None
-
-
-class Liars(NGramCollection):
+class Liars(ClippedNGrams):
     """A task whose devices say more than they may; all of them, or those that have a word."""
 
     which: int | None = None
@@ -217,8 +193,8 @@ class Liars(NGramCollection):
         return Update(update.size, update.index, {**update.values, COUNT: update.values[COUNT] * 1e6}, 1.0)
 
 
-def liars(topology: Topology, which: int | None = None) -> NGramCollection:
-    task = Liars(AskedNGrams.all_of(topology, vocabulary(KINDS)), Limits(100, 100))
+def liars(topology: Topology, which: int | None = None) -> ClippedNGrams:
+    task = Liars(AskedNGrams.all_of(topology, vocabulary(KINDS)), Clipping(100.0), labels=100, marks=True)
     task.which = which
     return task
 
@@ -233,20 +209,24 @@ def test_a_pass_leaves_hostile_reports_out_and_counts_them(masking: SecureSettin
     texts = {c: people.load(c, codes).sentences for c in people.clients("train").tolist()}
     honest = [c for c, text in texts.items() if rare not in text.values]
     assert 3 < len(texts) - len(honest) < 10
-    found = ask_all(liars(topology, which=rare), people, 0, masking)
+    task = liars(topology, which=rare)
+    found = ask_all(task, people, 0, masking)
     expected = all_occurrences(topology, Ragged.concatenate([texts[c] for c in honest]))
-    assert found.state[COUNT].tolist() == [expected[name] for name in ngrams(topology)]
+    counts = counts_from_sums(found.state, task.ngrams, task.clipping)
+    assert counts.tolist() == [expected[name] for name in ngrams(topology)]
     assert found.progress.tally.reports == len(honest)
     left = texts.keys() - set(found.progress.device.tolist())
     assert len(left) <= (1 if masking else 0)  # nobody masks alone
-    assert found.progress.tally.refused == {"too large": len(texts) - len(honest) - len(left)}
+    assert found.progress.tally.refused == {"norm above the limit": len(texts) - len(honest) - len(left)}
     assert found.progress.most == 1
 
 
 def test_a_pass_of_nothing_but_hostile_reports_gives_up() -> None:
     rng = np.random.default_rng(1)
     task, people = liars(model_of(rng).topology), population(rng)
-    with pytest.raises(GaveUpError, match=r"round 1 was abandoned 5 times, .* 0 of at least 1 reports \(.*too large"):
+    with pytest.raises(
+        GaveUpError, match=r"round 1 was abandoned 5 times, .* 0 of at least 1 reports \(.*norm above the limit"
+    ):
         ask_all(task, people, 0)
 
 
@@ -352,7 +332,7 @@ def test_the_whole_refit_keeps_its_promises(seed: int, pairs: bool, least: tuple
     rng = np.random.default_rng(seed)
     people, model = population(rng), model_of(rng)
     growth = Growth(passes=2, shortest=3 if pairs else 2, order=3)
-    options = CountingPlan(ExactCounts(NO_LIMITS, *least), SKETCH if pairs else None, growth)
+    options = CountingPlan(ExactCounts(UNLIMITED, math.inf, *least), SKETCH if pairs else None, growth)
     known = closed_under_parents(model.topology, rng.random(model.topology.arcs) < rng.choice([0.0, 0.1, 1.0]))
     counted = count(model, people, options, seed, public=known)
     assert {p["reports"] for p in counted.passes} == {len(people.clients("train"))}

@@ -1,16 +1,11 @@
-"""Counting n-grams where the text is: devices count those that the server asks for, and send the counts.
+"""The n-grams that the server asks devices for, and how a device finds them in its text.
 
 The server names n-grams by the arcs of a topology. A device counts how often each of them occurs in its text, S(x, q),
-and sends the counts of those that are asked for, and one mark for each that it has: the sum of marks is the number of
-devices that have an n-gram. A device counts at most λ labels, of sentences drawn at random if it has more, and at most
-m occurrences of one n-gram. So nobody moves the sum by more than λ times the order in all, by more than m at one
-n-gram, or the number of devices by more than 1. Its sentences stay on the device. Sums are exact. Beyond the paper; the
-limit is that of §3.1.
+in at most λ labels: of sentences drawn at random if it has more. Beyond the paper; the limit is that of §3.1.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,35 +13,12 @@ from fedgram.automata.counting import read_arcs
 from fedgram.automata.properties import topology_faults
 from fedgram.automata.topology import Topology, arc_sources, backoff_arcs, state_lengths
 from fedgram.core.arrays import BoolArray, IntArray, LongArray, Ragged
-from fedgram.core.errors import FedgramError, InvariantError
+from fedgram.core.errors import InvariantError
 from fedgram.core.random import Stream
-from fedgram.core.storage import Record, limit_from_json, limit_to_json
+from fedgram.core.storage import Record
 from fedgram.distill.sample_approx import topology_arrays
-from fedgram.federated.counting import CountingTask
-from fedgram.federated.task import Update
-from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.normalize import uncase
-from fedgram.text.population import ClientDataset
 from fedgram.text.vocabulary import Vocabulary, vocabulary_from_bytes, vocabulary_to_bytes
-
-COUNT, DEVICES = "count", "devices"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The most that one device counts: `labels` (λ) in all, `at_ngram` (m) at one n-gram."""
-
-    labels: float
-    at_ngram: float
-
-    def __post_init__(self) -> None:
-        if not (self.labels >= 1 and self.at_ngram >= 1):
-            raise FedgramError(f"labels and at_ngram must be at least 1, not {self.labels} and {self.at_ngram}")
-        if not (math.isinf(self.at_ngram) or float(self.at_ngram).is_integer()):
-            raise FedgramError(f"the cap on the count of one n-gram must be a whole number, not {self.at_ngram}")
-
-
-NO_LIMITS = Limits(math.inf, math.inf)
 
 
 def at_most(sentences: Ragged, labels: float, rng: Stream) -> Ragged:
@@ -131,45 +103,3 @@ class NGramCounter:
         arcs = np.concatenate(found) if found else np.zeros(0, np.int32)
         arc, count = np.unique(arcs[self._asked[arcs]], return_counts=True)
         return self._place[arc].astype(np.int64), count.astype(np.int64)
-
-
-class NGramCollection(CountingTask):
-    """The collection as a `FederatedTask`, whose state is, by asked n-gram, S(x, q) and the number of devices.
-
-    `choice` is a seed: passes with the same one count the same sentences of a device that has too many.
-    """
-
-    name = "ngrams"
-
-    def __init__(self, ngrams: AskedNGrams, limits: Limits, choice: int = 0) -> None:
-        self.ngrams, self.limits, self.choice = ngrams, limits, choice
-        self.size: Mapping[str, int] = {COUNT: ngrams.size, DEVICES: ngrams.size}
-        most = limits.labels * ngrams.topology.order
-        norms = NormLimit((COUNT,), most, order=1), NormLimit((DEVICES,), most, order=1)
-        self.bounds = UpdateBounds(1.0, norms, entry=limits.at_ngram, marks=(DEVICES,), whole=True)
-        self._counter: NGramCounter | None = None
-
-    def settings(self) -> Record:
-        """The limits, and the n-grams that are asked for."""
-        limits = {name: limit_to_json(float(limit)) for name, limit in asdict(self.limits).items()}
-        asked = self.ngrams.record()
-        return Record({"limits": limits, "choice": self.choice, **asked.fields}, asked.arrays)
-
-    @classmethod
-    def from_settings(cls, settings: Record) -> "NGramCollection":
-        """The task of these settings."""
-        f = settings.fields
-        limits = {name: float(limit_from_json(limit)) for name, limit in f["limits"].items()}
-        return cls(AskedNGrams.from_record(settings), Limits(**limits), int(f["choice"]))
-
-    def encode(self, words: Sequence[str]) -> IntArray:
-        """The labels of words."""
-        return uncased_ids(self.ngrams.vocabulary, words)
-
-    def client_update(self, broadcast: Record, data: ClientDataset, rng: Stream) -> Update:  # noqa: ARG002
-        """One device's counts and marks, within the limits."""
-        self._counter = self._counter or NGramCounter(self.ngrams)
-        sentences = at_most(data.sentences, self.limits.labels, Stream(self.choice, "sentences"))
-        place, count = self._counter.occurrences(sentences)
-        values = np.minimum(count, self.limits.at_ngram).astype(np.float64)
-        return Update(self.size, {COUNT: place, DEVICES: place}, {COUNT: values, DEVICES: np.ones(len(place))}, 1.0)
