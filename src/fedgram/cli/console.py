@@ -18,13 +18,17 @@ class Steps:
         self._task: Any = None
 
     def begin(self, description: str, total: int | None = None, *, unit: str = "") -> Advance:
-        """Show the next step, with its speed if a unit is named; returns what to call with the progress made."""
+        """Show the next step, with its speed if a unit is named; returns what to call with the progress made.
+
+        Progress of an earlier step, which is no longer shown, is ignored.
+        """
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = task = self._progress.add_task(description, total=total, unit=unit)
 
         def advance(amount: int, about: str | None = None, /) -> None:
-            self._progress.update(task, advance=amount, description=about or description)
+            if task == self._task:
+                self._progress.update(task, advance=amount, description=about or description)
 
         return advance
 
