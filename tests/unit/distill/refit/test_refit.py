@@ -42,7 +42,7 @@ from fedgram.distill.refit.clipped_ngrams import (
 from fedgram.distill.refit.count_fit import Prior, TrustedCounts, fit_counts
 from fedgram.distill.refit.count_release import ExactCounts
 from fedgram.distill.refit.device_counts import CountedNGrams, CountingPlan, Passes, Sketch, count_on_devices
-from fedgram.distill.refit.ngram_growth import Growth, propose
+from fedgram.distill.refit.ngram_growth import Growth
 from fedgram.distill.refit.occurrences import consistent, flow_counts
 from fedgram.distill.refit.pair_sketch import CELLS, WORDS, PairCollection, SketchSize
 from fedgram.distill.refit.refit import fit_to_counts
@@ -259,32 +259,6 @@ def test_marks_beyond_a_device_are_refused() -> None:
             task.size, {WORDS: none, CELLS: index}, {WORDS: np.zeros(0), CELLS: np.full(len(index), value)}, 1.0
         )
         assert Intake(task).offer(0, update) is not None
-
-
-@given(seeds)
-def test_what_is_proposed_has_parts_that_are_known(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    text = random_sentences(rng, words=KINDS, sentences=20)
-    bigrams = count_ngrams(text, vocabulary(KINDS), order=2, open_vocabulary=True).topology
-    count = counted_text(bigrams, text)
-    known = (count >= 2) & (rng.random(len(count)) < 0.8)
-    growth = Growth(passes=1, shortest=3, order=3, expected=0.5)
-    grown = propose(bigrams, count, known, KINDS + 3, growth)
-    assert topology_faults(grown.topology, words=KINDS + 3) == []
-    S = dict(zip(ngrams(bigrams), count.tolist(), strict=True))
-    parts = {name for name, is_known in zip(ngrams(bigrams), known.tolist(), strict=True) if is_known}
-    after = {w: sum(n for pair, n in S.items() if len(pair) == 2 and pair[0] == w) for w in range(KINDS + 3)}
-    expected = {
-        (*h, pair[1])
-        for h in S for pair in S
-        if len(h) == len(pair) == 2 and h[1] == pair[0]
-        and {h, pair} <= parts and S[h] * S[pair] >= 0.5 * after[h[1]]
-    }  # fmt: skip
-    assert {name for name in ngrams(grown.topology) if len(name) == 3} == expected
-    own = [ngrams(grown.topology)[arc] for arc in grown.arc[: bigrams.arcs]]
-    assert own == ngrams(bigrams)
-    few = propose(bigrams, count, known, KINDS + 3, Growth(passes=1, shortest=3, order=3, expected=1e-6, most=3))
-    assert sum(len(name) == 3 for name in ngrams(few.topology)) <= 3
 
 
 @given(seeds)
