@@ -2,6 +2,7 @@
 
     python -m benchmarks.private_refit measure MODEL.ngram --users users.parquet --public A_W.ngram --save NAME
         [--workers 16] [--split dev] [--privacy dp threshold none] [--network-devices 2 3 5 10] [--epsilon 1 3.42 8]
+        [--norm 300] [--outliers 0.1]
         [--populations 0 100_000 1_000_000 10_000_000]
     python -m benchmarks.private_refit show benchmarks/results/NAME.json … -o docs/results
 
@@ -74,7 +75,8 @@ def prior_of(given: argparse.Namespace) -> NGramModel:
 def cell(given: argparse.Namespace, case: tuple[Row, PrivacyOptions]) -> Row:
     """One refit, measured."""
     began, people, (about, privacy) = perf_counter(), open_population(given.users), case
-    options, budget = RefitOptions(prior=given.prior, norm=given.norm), Budget(max_ngrams=given.max_ngrams)
+    options = RefitOptions(prior=given.prior, norm=given.norm, outliers=given.outliers)
+    budget = Budget(max_ngrams=given.max_ngrams)
     public = read_ngram(given.public) if given.public else None
     result = refit(prior_of(given), people.train, options, privacy=privacy, public=public, budget=budget)
     found = figures(result.uncased, people.users(given.split))
@@ -150,6 +152,7 @@ def main() -> None:
     one.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 3.42, 8.0])
     one.add_argument("--populations", nargs="+", type=int, default=[0, 100_000, 1_000_000, 10_000_000])
     one.add_argument("--norm", type=float)
+    one.add_argument("--outliers", type=float, default=RefitOptions().outliers)
     one.add_argument("--prior", type=float, default=RefitOptions().prior)
     one.add_argument("--min-devices", type=int, default=10)
     one.add_argument("--network-devices", nargs="+", type=int, default=[2])
