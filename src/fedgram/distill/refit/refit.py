@@ -43,7 +43,7 @@ from fedgram.privacy.ledger import Ledger
 from fedgram.privacy.options import PrivacyOptions, Protection, as_privacy
 from fedgram.text.normalize import uncase
 from fedgram.text.population import Users
-from fedgram.text.vocabulary import SPECIAL
+from fedgram.text.vocabulary import SPECIAL, UNK
 
 _TABLES = 3  # of the sketch
 DEFAULT_NORM = 300.0  # limit on a device's counts without noise
@@ -188,11 +188,19 @@ def refit(
 
 
 def public_ngrams(model: NGramModel, public: NGramModel | None) -> BoolArray:
-    """Which n-grams of a model in lower case a model of public text has, whatever its capitals."""
+    """Which n-grams of a model in lower case a model of public text has, whatever its capitals.
+
+    Where the two have different words, `<unk>` stands for others in each, so no n-gram of several words with it counts.
+    """
     if public is None:
         return np.zeros(model.topology.arcs, bool)
     ids, ngrams = uncased_ids(model.vocabulary, public.vocabulary.words), ngrams_of(public.topology)
-    rows = [ngrams_of(model.topology), Ragged(ids[ngrams.values], ngrams.offsets)]
+    found = Ragged(ids[ngrams.values], ngrams.offsets)
+    if {uncase(word) for word in public.vocabulary.words} != set(model.vocabulary.words):
+        lengths = np.diff(found.offsets)
+        unknown = np.repeat(np.arange(len(found)), lengths)[found.values == UNK]
+        found = found.select((lengths == 1) | (np.bincount(unknown, minlength=len(found)) == 0))
+    rows = [ngrams_of(model.topology), found]
     arc = topology_from_ngrams(Ragged.concatenate(rows), len(model.vocabulary)).arc
     return np.isin(arc[: len(rows[0])], arc[len(rows[0]) :])
 

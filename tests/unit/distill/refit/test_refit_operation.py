@@ -94,6 +94,44 @@ def test_public_ngrams_are_found_whatever_their_capitals() -> None:
     assert not public_ngrams(model, None).any()
 
 
+def test_unknown_words_are_public_only_if_both_models_have_the_same_words() -> None:
+    """Else `<unk>` stands for other words in each, and nobody can tell whether what it hides is public."""
+
+    def trained(*words: str) -> NGramModel:
+        return NGramModel.train([f"{words[0]} veterans day"], order=3, vocab=words, smoothing="witten-bell")
+
+    model, same, other = trained("for", "day"), trained("For", "day"), trained("for", "day", "easter")
+    for public, unknown in ((same, {"for <unk>", "for <unk> day", "<unk> day", "<s> for <unk>"}), (other, set())):
+        shown = zip(spelled(model), public_ngrams(model, public).tolist(), strict=True)
+        found = {name for name, is_public in shown if is_public}
+        assert {name for name in found if "<unk>" in name and name != "<unk>"} >= unknown
+        assert unknown or not any("<unk>" in name for name in found if " " in name)
+        assert "<s> for" in found
+
+
+def test_counts_of_other_users_are_refused(tmp_path: Path) -> None:
+    people, others = (
+        population_from_messages([(f"u{i}", USERS[(i + shift) % 3], "train") for i in range(6)]) for shift in (0, 1)
+    )
+    model = NGramModel.train(SERVER, order=3, smoothing="witten-bell")
+    options: dict[str, Any] = {"devices_per_round": 6, "dropout": 0.0, "sketch_bits": 8, "counts": tmp_path / "counts"}
+    refit(model, people.train, public=model, **options)
+    with pytest.raises(OtherWorkError, match="users"):
+        refit(model, others.train, public=model, **options)
+
+
+def test_the_more_visits_of_the_prior_the_closer_is_the_result_to_it() -> None:
+    people = population_from_messages([(f"u{i}", USERS[i % 3], "train") for i in range(9)])
+    model = NGramModel.train([uncase(text) for text in SERVER], order=2, smoothing="witten-bell")
+    score = {
+        prior: refit(
+            model, people.train, devices_per_round=9, dropout=0.0, pairs=False, grow=0, privacy="none", prior=prior
+        ).score(USERS[0])
+        for prior in (0.1, 1.0, 1e9)
+    }  # fmt: skip
+    assert score[0.1] > score[1.0] > score[1e9] == pytest.approx(model.score(USERS[0]), abs=1e-6)
+
+
 def test_counts_of_other_public_text_are_refused(tmp_path: Path) -> None:
     people = population_from_messages([(f"u{i}", USERS[i % 3], "train") for i in range(6)])
     model = NGramModel.train(SERVER, order=3, smoothing="witten-bell")
