@@ -22,10 +22,10 @@ _64 = 2**64 - 1
 
 def cell(first: int, second: int, table: int) -> int:
     """SplitMix64's finaliser of a pair and a table, in whole numbers of any size."""
-    z: int = (((int(first) << 32) | int(second)) + (table + 1) * 0x9E3779B97F4A7C15) & _64
+    z = (((first << 32) | second) + (table + 1) * 0x9E3779B97F4A7C15) & _64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _64
-    return ((z ^ (z >> 31)) >> (64 - BITS)) + table * 2**BITS
+    return ((z ^ (z >> 31)) >> (64 - BITS)) + (table << BITS)
 
 
 def cells(pairs: Iterable[tuple[int, int]]) -> list[int]:
