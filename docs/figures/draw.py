@@ -216,7 +216,7 @@ def gaussian_event() -> None:
         box(
             (20, 70),
             (190, 120),
-            ["one device", "v = (0.1·S₁, 0.5·S₂, S₃, S₄)", "scaled once to ‖v‖ ≤ norm"],
+            ["one device", "v = (⅛·S₁, ½·S₂, S₃, S₄)", "scaled once to ‖v‖ ≤ norm"],
             color=BLUE,
         ),
     ]
