@@ -35,6 +35,7 @@ ELSEWHERE = {  # pages whose commands do not run here, although they exist and h
     "docs/library.md": "runs in tests/architecture/test_surface.py",
     "docs/results/audits.md": "the commands that made the figures take minutes each",
     "docs/results/README.md": "its commands need users' text and a GPU",
+    "docs/results/privacy.md": "its commands need users' text",
     "docs/results/networks.md": "its commands need users' text and a GPU",
     "docs/results/distillation.md": "its commands need users' text",
 }
