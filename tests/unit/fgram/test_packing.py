@@ -1,5 +1,6 @@
 """Packed models, compared with a plain reader of the specification, the original models, and brute force."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.reference.dict_model import DictModel, NGram
 from tests.reference.fgram import Fgram
 from tests.reference.random_models import random_model, random_sentences, vocabulary
 
-from fedgram.automata.build import count_ngrams
+from fedgram.automata.build import count_ngrams, topology_from_ngrams
 from fedgram.automata.model import NGramModel, model_from_weights
 from fedgram.automata.prune import prune_to_size
 from fedgram.automata.scoring import score
@@ -35,7 +36,7 @@ from fedgram.fgram.sets import Segment, segment_code, segment_get, segment_rank,
 from fedgram.fgram.spelling import letter_key
 from fedgram.fgram.unpack import Level, log_backoffs, state_sums, unpack_levels
 from fedgram.text.synthetic.typists import SyntheticPopulation
-from fedgram.text.vocabulary import BOS, Vocabulary
+from fedgram.text.vocabulary import BOS, EOS, Vocabulary
 
 
 @given(st.sets(st.integers(0, 5000), max_size=600), st.integers(0, 300), st.integers(2, 12))
@@ -254,6 +255,23 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedgramError, match="255 characters"):
         pack(smooth(text, "witten-bell"), tmp_path / "m.fgram")
     assert not (tmp_path / "m.fgram").exists()
+
+
+def test_a_model_whose_sums_would_be_off_needs_more_bits(tmp_path: Path) -> None:
+    """Where every word follows every word, no backoff weight makes up for the rounding of probabilities."""
+    labels = [EOS, *range(3, 15)]
+    rows = [[x] for x in labels] + [[h, x] for h in (BOS, *range(3, 15)) for x in labels]
+    topology = topology_from_ngrams(Ragged.from_rows(rows), 15, open_vocabulary=False).topology
+    rng = np.random.default_rng(0)
+    weight = np.concatenate([rng.dirichlet(np.ones(len(labels))) for _ in range(topology.states)])
+    model = model_from_weights(topology, vocabulary(12), weight)
+    with pytest.raises(FedgramError, match=r"would sum to 1 ± 0\.0047; pack the model with more bits"):
+        pack(model, tmp_path / "m.fgram", bits=4)
+    assert not (tmp_path / "m.fgram").exists()
+    ours = packed(model, tmp_path / "m.fgram", bits=8)
+    for word in ("w0", "w11"):
+        sums = sum(math.exp(ours.step(ours.state([word]), x)[0]) for x in range(len(ours)))
+        assert sums == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_tight_state_keeps_its_sum(tmp_path: Path) -> None:

@@ -124,6 +124,16 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             open_model(path)
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_file_with_more_than_its_header_says_is_refused(verify: bool, tmp_path: Path) -> None:
+    """Even if its content is not verified: what follows is not part of the model."""
+    path, size = tmp_path / "m.fgram", len(MODELS[0])
+    for more in (8, 800):
+        path.write_bytes(MODELS[0] + bytes(more))
+        with pytest.raises(InputError, match=f"has {size + more} bytes, but its header says {size}"):
+            open_model(path, verify=verify)
+
+
 def test_every_header_field_may_be_wrong(tmp_path: Path) -> None:
     path = tmp_path / "m.fgram"
     for place in range(24, HEADER_BYTES, 4):

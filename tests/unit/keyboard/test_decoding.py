@@ -1,5 +1,6 @@
 """Taps, trails and personal words: reference implementations, worked examples and generated typists."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -291,3 +292,13 @@ def test_personal_words_can_be_shown_kept_and_erased(small: PackedModel) -> None
     for bad in ("", "[]", "{}", '{"fedgram-personal": 2}', '{"fedgram-personal": 1, "words": {"a": -1}, "pairs": {}}'):
         with pytest.raises(FedgramError):
             again.load_json(bad)
+
+
+def test_words_fade_with_every_word_that_is_learned_after_them(small: PackedModel) -> None:
+    """So do pairs: what was typed last counts as one, whatever the user typed before."""
+    personal = PersonalModel(small, PersonalOptions(fading=0.5))
+    personal.learn(["hello", "Bob"])
+    personal.learn(["hello"], after="Ann")
+    assert personal.learned() == [("hello", 1.25), ("Bob", 0.5)]
+    pairs = json.loads(personal.to_json())["pairs"]
+    assert pairs == {"<s>": {"hello": 0.25}, "hello": {"Bob": 0.5}, "Ann": {"hello": 1.0}}

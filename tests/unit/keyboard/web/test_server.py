@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,27 @@ def test_nothing_of_the_caller_handles_signals_while_it_serves(tmp_path: Path, e
     serve(make_app([tmp_path / "lm.fgram"]), "127.0.0.1", 0, announce)
     assert handlers != [mine]
     assert signal.getsignal(signal.SIGTERM) == mine
+    assert ended_by == [signal.SIGTERM]
+
+
+def test_the_port_is_announced_when_the_application_is_ready(ended_by: list[int]) -> None:
+    """A page that is asked for before would wait, or never come."""
+    order: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while scope["type"] == "lifespan":
+            event = (await receive())["type"]
+            order.append(event)
+            await send({"type": f"{event}.complete"})
+            if event == "lifespan.shutdown":
+                return
+
+    def announce(_: int) -> None:
+        order.append("announced")
+        signal.raise_signal(signal.SIGTERM)
+
+    serve(app, "127.0.0.1", 0, announce)
+    assert order == ["lifespan.startup", "announced", "lifespan.shutdown"]
     assert ended_by == [signal.SIGTERM]
 
 
