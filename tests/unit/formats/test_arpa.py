@@ -141,6 +141,8 @@ MISTAKES: list[tuple[str, Callable[[str], str], str]] = [
     ("NaN", lambda t: t.replace("-0.3\ta b", "nan\ta b"), ":15: the probability is not a number"),
     ("word for a number", lambda t: t.replace("-0.3\ta b", "a b\t-0.3"), ":15: the probability is not a number"),
     ("bad backoff", lambda t: t.replace("<s> a\t-0.05", "<s> a\t-0.0.5"), ":14: the backoff weight is not"),
+    ("huge backoff", lambda t: t.replace("<s> a\t-0.05", "<s> a\t10000"), ":14: the backoff weight is not"),
+    ("tiny backoff", lambda t: t.replace("<s> a\t-0.05", "<s> a\t-10000"), ":14: the backoff weight is not"),
     ("positive", lambda t: t.replace("-0.3\ta b", "0.3\ta b"), ":15: the log-probability is greater than 0"),
     ("unknown word", lambda t: t.replace("b a", "b c"), ":17: the word is not among the unigrams"),
     ("missing word", lambda t: t.replace("-0.4\tb a", "-0.4\tb"), ":17: a word is missing"),
