@@ -13,12 +13,15 @@ from fedgram.core.checkpoint import OtherWorkError
 from fedgram.core.errors import FedgramError
 from fedgram.core.storage import Record
 from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.fleet import RoundSum
 from fedgram.federated.job import Job
 from fedgram.federated.mechanism import Exact
 from fedgram.federated.rounds import GaveUpError
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.task import Total
 from fedgram.federated.unigram_collection import UnigramTask
+from fedgram.federated.watch import Unwatched
+from fedgram.training.fedavg_task import FederatedAveraging
 
 EVENTS = ("round began", "round summed", "round committed")
 
@@ -105,6 +108,43 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         run(a_job(), folder=tmp_path, belongs_to={"text": "abc"})
     assert run(a_job(seed=6), rounds=2, folder=tmp_path, resume=False).progress.round == 2
     assert run(a_job(seed=6), rounds=3, folder=tmp_path).progress.round == 3
+
+
+def test_a_checkpoint_of_a_network_with_other_weights_is_refused(tmp_path: Path) -> None:
+    """All else is the same, but the network that the training starts from."""
+    task: Any = TASKS["fedavg"]()
+    other = FederatedAveraging(task.shape, {name: -array for name, array in task.start.items()}, task.plan, task.coding)
+    run(Job(task, 5), rounds=1, folder=tmp_path)
+    with pytest.raises(OtherWorkError, match="made with other settings: start;"):
+        run(Job(other, 5), rounds=2, folder=tmp_path)
+
+
+class Patience(Unwatched):
+    """A watch that ends a run after four rounds, and remembers the rounds that it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def is_over(self, state: Any) -> bool:  # noqa: ARG002
+        return len(self.seen) == 4
+
+    def after_round(self, state: Any, number: int, found: RoundSum, seconds: float) -> None:  # noqa: ARG002
+        self.seen.append(number)
+
+    def save(self) -> Record:
+        return Record({"seen": self.seen})
+
+    def load(self, saved: Record) -> None:
+        self.seen = list(saved.fields["seen"])
+
+
+def test_a_watch_that_is_resumed_knows_the_rounds_before(tmp_path: Path) -> None:
+    """So the run ends where it would have ended without the interruption."""
+    with pytest.raises(KeyboardInterrupt):
+        run(a_job(), rounds=9, watch=Patience(), folder=tmp_path, tell=Interruption("round committed", 3))
+    watch = Patience()
+    assert run(a_job(), rounds=9, watch=watch, folder=tmp_path).progress.round == 4
+    assert watch.seen == [1, 2, 3, 4]
 
 
 def test_what_was_committed_before_a_run_gave_up_is_kept(tmp_path: Path) -> None:
