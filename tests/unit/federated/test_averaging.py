@@ -6,7 +6,8 @@ import torch
 
 from fedgram.core.arrays import FloatArray
 from fedgram.core.errors import FedgramError, InvariantError
-from fedgram.federated.averaging import ServerModel, ServerStep, move
+from fedgram.federated import averaging
+from fedgram.federated.averaging import ServerModel, ServerStep, averaged, move
 
 
 def random_changes(rounds: int) -> list[dict[str, FloatArray]]:
@@ -47,6 +48,21 @@ def test_without_momentum_the_server_takes_the_average() -> None:
         ServerModel({"w": np.array([1.0, 2.0])}), {"w": np.array([0.5, -1.0])}, ServerStep("momentum", 1.0, 0.0)
     )
     assert model.weights["w"].tolist() == [1.5, 1.0]
+
+
+def test_an_average_moves_towards_the_weights_by_one_minus_its_decay() -> None:
+    found = averaged({"w": np.array([1.0, -2.0])}, {"w": np.array([5.0, 2.0])}, 0.75)
+    assert found["w"].tolist() == [2.0, -1.0]
+
+
+@pytest.mark.parametrize("size", [399, 400, 1001])
+def test_long_arrays_are_averaged_to_their_end(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their parts are computed by several threads."""
+    monkeypatch.setattr(averaging, "_PART", 100)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    before, weights = np.arange(size, dtype=np.float64), np.full(size, 8.0)
+    found = averaged({"w": before}, {"w": weights}, 0.5, empty=lambda w: np.full_like(w, np.nan))
+    assert found["w"].tolist() == [k / 2 + 4 for k in range(size)]
 
 
 def test_mistakes_are_refused() -> None:
