@@ -7,9 +7,12 @@ import pytest
 
 from fedgram.core.arrays import LongArray
 from fedgram.core.errors import FedgramError
+from fedgram.core.storage import Record
 from fedgram.federated import shards
-from fedgram.federated.fleet import RoundCall, RoundSum
+from fedgram.federated.cohort import RoundPlan
+from fedgram.federated.fleet import AbandonedAttemptError, RoundCall, RoundSum, Tally
 from fedgram.federated.shards import ShardedFleet, Waiting
+from fedgram.federated.task import Total
 
 NOBODY = np.zeros(0, np.int64)
 
@@ -80,3 +83,44 @@ def test_the_wait_is_shorter_once_devices_have_taken_part() -> None:
 def test_a_server_with_too_few_devices_is_left_out() -> None:
     fleet = ShardedFleet([Arriving([[1, 2, 3]]), Arriving([[3, 4, 5]])], min_devices=3)
     assert fleet.devices(9, NOBODY).tolist() == [1, 2, 3]  # device 3 belongs to the first server
+
+
+class Summing(Arriving):
+    """A fleet that sums the numbers of its devices, or abandons the attempt after it has seen their reports."""
+
+    def __init__(self, devices: list[int], *, fails: bool = False) -> None:
+        super().__init__([devices])
+        self._fails = fails
+
+    def collect(self, call: RoundCall) -> RoundSum:
+        if self._fails:
+            raise AbandonedAttemptError("the power went out", Tally(), call.order)
+        total = Total(0, {"sum": np.array([call.order.sum()])}, len(call.order), len(call.order))
+        return RoundSum(total, call.order, Tally(reports=len(call.order)))
+
+
+def collected(*fleets: Summing, minimum: int = 1) -> RoundSum:
+    fleet = ShardedFleet(fleets)
+    order = fleet.devices(0, NOBODY)
+    return fleet.collect(RoundCall(1, 0, order, RoundPlan(len(order), 1.0, minimum=minimum), Record(), None))
+
+
+def test_the_sum_is_that_of_all_shards() -> None:
+    found = collected(Summing([1, 2]), Summing([10, 20]), Summing([300]), minimum=5)
+    assert found.total.arrays["sum"].tolist() == [333]
+    assert (found.total.devices, found.total.weight) == (5, 5)
+    assert found.participants.tolist() == [1, 2, 10, 20, 300]
+
+
+def test_devices_of_a_shard_that_failed_have_taken_part() -> None:
+    """They have sent their reports, though the sum lacks them."""
+    found = collected(Summing([1, 2]), Summing([10, 20], fails=True))
+    assert found.total.arrays["sum"].tolist() == [3]
+    assert found.participants.tolist() == [1, 2, 10, 20]
+    assert found.tally.failed == {"server failed": 1}
+
+
+def test_shards_with_too_few_reports_together_make_no_sum() -> None:
+    with pytest.raises(AbandonedAttemptError, match="the power went out") as abandoned:
+        collected(Summing([1, 2]), Summing([10, 20]), Summing([300], fails=True), minimum=5)
+    assert abandoned.value.participants.tolist() == [1, 2, 10, 20, 300]

@@ -69,6 +69,8 @@ def test_damage_is_refused(content: bytes, read: Callable[[bytes], object]) -> N
         ({"size": {"a": 2}, "weight": 1}, {"values.a": np.zeros(3)}),
         ({"size": {"a": 10**15}, "weight": 1}, {"values.a": np.zeros(3)}),
         ({"size": {"a": 2}, "weight": 1}, {"index.a": np.zeros(1), "values.a": np.zeros(1)}),
+        ({"size": {"a": 2}, "weight": 1}, {"values.a": np.zeros(2, np.float32)}),
+        ({"size": {"a": 2}, "weight": 1}, {"values.a": np.zeros(2, np.int64)}),
     ],
 )
 def test_other_content_is_refused(fields: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
