@@ -10,7 +10,7 @@ from tests.reference.federated_tasks import ThreadRanks, bits_of
 from tests.unit.federated.runs import CLIENTS, PEOPLE, PLAN, FaultyFleet, a_fleet, a_job, run, same
 
 from fedgram.core.errors import FedgramError
-from fedgram.core.random import stream
+from fedgram.core.random import Stream, stream
 from fedgram.core.storage import Record
 from fedgram.federated.cohort import RoundPlan, draw_order
 from fedgram.federated.fleet import Fleet, RoundCall, RoundSum, Tally
@@ -19,7 +19,8 @@ from fedgram.federated.job import find_task
 from fedgram.federated.rounds import Checkpointing, GaveUpError, Progress, RunOptions
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
-from fedgram.federated.task import device_stream
+from fedgram.federated.task import Update, device_stream
+from fedgram.federated.unigram_collection import UnigramTask
 from fedgram.text.population import Users
 
 
@@ -206,3 +207,33 @@ def test_reports_of_an_abandoned_attempt_enter_no_sum_and_are_not_counted() -> N
     clean = run(job, rounds=1, fleet=a_fleet(job, dropout=0.0), plan=plan).progress.tally
     assert (tally.reports, tally.empty) == (clean.reports, clean.empty)
     assert (tally.invited, tally.late) == (clean.invited + 6, clean.late + 2)
+
+
+def test_devices_draw_other_numbers_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the seed, the round and the device, as a real device draws them."""
+    job, drawn, plain = a_job(), list[float](), UnigramTask.client_update
+
+    def noting(task: UnigramTask, broadcast: Record, data: Any, rng: Stream) -> Update:
+        drawn.append(rng.generator().random())
+        return plain(task, broadcast, data, rng)
+
+    monkeypatch.setattr(UnigramTask, "client_update", noting)
+    fleet = a_fleet(job, dropout=0.0)
+    for number in (1, 2):
+        fleet.collect(RoundCall(number, 0, CLIENTS[:3], RoundPlan(3, 1.0), Record(), None))
+    assert drawn == [stream(5, "client", n, d).random() for n in (1, 2) for d in CLIENTS[:3].tolist()]
+    assert len(set(drawn)) == 6
+
+
+@pytest.mark.parametrize(("attempt", "first"), [(0, 4), (1, 0)])
+def test_batches_that_were_made_ahead_are_used_for_the_same_call_only(attempt: int, first: int) -> None:
+    """Neither for other devices, nor for another attempt, in which other devices drop out."""
+    job, plan = a_job("fedavg"), RoundPlan(8, 1.0)
+    state = job.task.broadcast(job.task.init())
+    call = RoundCall(1, attempt, CLIENTS[first : first + 8], plan, state, None)
+    ahead, fresh = (a_fleet(job, dropout=0.5) for _ in range(2))
+    ahead.prepare(RoundCall(1, 0, CLIENTS[:8], plan, state, None))
+    found, expected = ahead.collect(call), fresh.collect(call)
+    assert found.participants.tolist() == expected.participants.tolist()
+    for name, array in expected.total.arrays.items():
+        assert np.array_equal(found.total.arrays[name], array)
