@@ -191,7 +191,8 @@ class Watcher:
         self.failed.append(test)
         self.test, self.reason = test, f"{type(error).__name__}: {error}".splitlines()[0][:200]
         names = {kind.__name__ for kind in type(error).__mro__}
-        self.is_valid = not names & {"SyntaxError", "ImportError", "NameError", "TypingError", "LoweringError"}
+        broken = names & {"SyntaxError", "ImportError", "NameError", "TypingError", "LoweringError"}
+        self.is_valid = not broken and "NRT_adapt" not in self.reason  # numba, if kernels ran while tests were collected
 
     def outcome(self, code: int, root: Path) -> dict[str, Any]:
         """The verdict of a run that ended with pytest's exit code."""

@@ -51,7 +51,7 @@ def read_counted(path: Path, model: NGramModel, settings: Mapping[str, Any]) -> 
         faults = topology_faults(topology, words=len(model.vocabulary))
         counts = a["ngrams"], a["deviation"]
         fit = all(c.dtype == np.float64 and c.shape == (topology.arcs,) and not np.isnan(c).any() for c in counts)
-        if faults or not fit or counts[1].min(initial=0.0) < 0:
+        if faults or not fit or not np.isfinite(counts[0]).all() or counts[1].min(initial=0.0) < 0:
             raise InvariantError(f"the invariant {faults[0] if faults else 'one count per arc'} does not hold")
         return CountedNGrams(topology, *counts, tuple(fields["passes"]))
     except OtherWorkError:

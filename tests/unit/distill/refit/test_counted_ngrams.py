@@ -55,7 +55,8 @@ def test_counts_of_another_model_are_refused(text: str, words: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("deviation", -0.5), ("deviation", -np.inf), ("deviation", np.nan), ("ngrams", np.nan)],
+    [("deviation", -0.5), ("deviation", -np.inf), ("deviation", np.nan), ("ngrams", np.nan),
+     ("ngrams", np.inf)],
 )  # fmt: skip
 def test_impossible_counts_are_refused(name: str, value: float, tmp_path: Path) -> None:
     """One wrong value is enough, wherever it is; a count may be negative, but not the deviation of its noise."""
