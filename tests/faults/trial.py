@@ -192,7 +192,8 @@ class Watcher:
         self.test, self.reason = test, f"{type(error).__name__}: {error}".splitlines()[0][:200]
         names = {kind.__name__ for kind in type(error).__mro__}
         broken = names & {"SyntaxError", "ImportError", "NameError", "TypingError", "LoweringError"}
-        self.is_valid = not broken and "NRT_adapt" not in self.reason  # numba, if kernels ran while tests were collected
+        kernels_fail = "NRT_adapt" in self.reason  # in numba, if kernels ran while tests were collected
+        self.is_valid = not broken and not kernels_fail
 
     def outcome(self, code: int, root: Path) -> dict[str, Any]:
         """The verdict of a run that ended with pytest's exit code."""
