@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedgram.automata.budget import Budget
+from fedgram.automata.merge import merge
 from fedgram.automata.model import NGramModel
 from fedgram.formats.artefact import read_ngram
 from fedgram.pipeline.baseline_stage import NOT_PRUNED, RULES, baselines, prune_best
 from fedgram.pipeline.config import BaselinesSection, PopulationSection
-from fedgram.pipeline.judges import ByUsers, dev_accuracy
+from fedgram.pipeline.judges import ByUsers, Models, dev_accuracy
 from fedgram.pipeline.text_stages import population
 from fedgram.pipeline.workspace import Work
 from fedgram.text.population import Population, open_population
@@ -83,6 +86,30 @@ def test_the_stage_names_the_rules(work: Work, tmp_path: Path) -> None:
     assert top1[f"{mixed['share']:g}"] == max(top1.values())
     baselines(at, BaselinesSection(order=2, pooled=False), Budget())
     assert list(json.loads((tmp_path / "baselines.json").read_text())) == ["Baseline"]
+
+
+@dataclass
+class InTurn(ByUsers):
+    """Judges who find the accuracies of a list, one after the other."""
+
+    found: list[float]
+
+    def top1(self, work: Work, models: Models, *, cased: bool) -> dict[str, float]:  # noqa: ARG002
+        return dict.fromkeys(models, self.found.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("found", "best"), [([70.0, 60.0, 50.0], 0.2), ([50.0, 70.0, 60.0], 0.5), ([50.0, 60.0, 70.0], 0.7)]
+)
+def test_the_share_that_suits_dev_users_best_is_taken(
+    work: Work, tmp_path: Path, found: list[float], best: float
+) -> None:
+    """Wherever it stands in the list; the file is the mixture with this share of the supplement's model."""
+    config = BaselinesSection(order=2, shares=(0.2, 0.5, 0.7))
+    baselines(Work(None, tmp_path, work.inputs), config, Budget(max_ngrams=10**9), judges=InTurn([1.0, 2.0, *found]))
+    assert json.loads((tmp_path / "baselines.json").read_text())["Pooled + supplement"]["share"] == best
+    a, b, mixed = (read_ngram(tmp_path / f"{name}.ngram") for name in ("baseline", "pooled", "interpolated"))
+    np.testing.assert_allclose(mixed.log_weight, merge(a, b, weight=best).log_weight, rtol=1e-6)
 
 
 def test_without_users_the_population_is_the_servers_text(work: Work, tmp_path: Path) -> None:

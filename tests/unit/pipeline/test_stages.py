@@ -1,7 +1,11 @@
 """The stages of a run: the paper from devices to a report, in order, each with what it needs."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -9,6 +13,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.pipeline.config import ArchitecturesSection, PopulationSection, RunConfig
 from fedgram.pipeline.run import plan_pipeline, run_pipeline
 from fedgram.pipeline.stages import known_words, run_stages, stage_names
+from fedgram.pipeline.workspace import Stage, Work
 
 PAPER = [
     "population", "unigrams", "external", "pretrain_words", "train_words", "pieces", "pretrain_pieces", "train_pieces",
@@ -83,3 +88,39 @@ def test_without_users_no_stage_reads_or_writes_their_text(tmp_path: Path) -> No
         with pytest.raises(FedgramError, match=r"population\.users is missing.*fedgram federation run"):
             run(replace(RunConfig(), population=text), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_an_experiment_has_users_enough_before_anything_takes_long(
+    tmp_path: Path, split: Literal["dev", "test"]
+) -> None:
+    """Four users of the split that is evaluated are enough, three are not, however many the other one has."""
+    evaluation = replace(RunConfig().evaluation, split=split, experiment=True)
+    for name, users, experiment in (("enough", 4, True), ("too few", 3, True), ("no experiment", 3, False)):
+        config = replace(RunConfig(), evaluation=replace(evaluation, experiment=experiment))
+        folder, ran = tmp_path / name, list[str]()
+        if name == "too few":
+            with pytest.raises(FedgramError, match=f"at least 4 users, and the split {split} has 3; add users"):
+                run_pipeline(config, folder, change=partial(only_users, {"dev": 99, "test": 99, split: users}, ran))
+            assert ran == ["population"]
+        else:
+            run_pipeline(config, folder, change=partial(only_users, {"dev": 0, "test": 0, split: users}, ran))
+            assert ran == ["population", "unigrams"]
+
+
+def only_users(users: Mapping[str, int], ran: list[str], stages: list[Stage]) -> list[Stage]:
+    """A population of so many users by split, and the stage after it; `ran` is told what runs."""
+
+    def population(work: Work) -> None:
+        ran.append("population")
+        work.write("population.json").write_text(json.dumps({f"{split}_users": n for split, n in users.items()}))
+
+    def unigrams(work: Work) -> None:
+        ran.append("unigrams")
+        work.write("counts").touch()
+
+    assert [stage.name for stage in stages[:2]] == ["population", "unigrams"]
+    return [
+        Stage("population", ("population.json",), population),
+        Stage("unigrams", ("counts",), unigrams, inputs=("population.json",)),
+    ]
