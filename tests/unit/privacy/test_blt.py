@@ -76,7 +76,13 @@ def test_as_many_participations_as_fit() -> None:
     assert sensitivity(IDENTITY, Participation(2000, 400)) == pytest.approx(sqrt(5))
 
 
-@pytest.mark.parametrize("blt", [Blt((0.5,), (-0.1,)), Blt((0.5,), (1.5,)), Blt((0.9, 0.1), (-0.2, 0.5))])
+@pytest.mark.parametrize(
+    "blt", [
+        Blt((0.5,), (-0.1,)), Blt((0.5,), (1.5,)), Blt((0.9, 0.1), (-0.2, 0.5)),
+        Blt((1.0,), (-0.1,)), Blt((1.0, 0.0), (-0.1, 0.5)),  # negative, and yet they do not increase
+        Blt((0.5, 0.0), (0.5, -0.3)),  # 1, 0.2, 0.25, 0.125, …: they increase, and yet are not negative
+    ],
+)  # fmt: skip
 def test_a_matrix_whose_worst_case_is_not_known_is_refused(blt: Blt) -> None:
     """Negative or increasing coefficients; brute force shows that the formula would be too small for some."""
     with pytest.raises(FedgramError, match="non-negative, non-increasing"):
@@ -210,8 +216,10 @@ def test_single_precision_is_close_and_still_on_a_fine_grid() -> None:
 
 def test_noise_of_another_run_is_refused() -> None:
     saved = BltNoise(BLT, {"w": 5}, SeededRandomness(5)).save()
-    with pytest.raises(InvariantError, match="other BLT parameters"):
-        BltNoise(Blt((0.9,), (0.1,)), {"w": 5}, SeededRandomness(5)).load(saved)
+    decays, scales = (0.9, *BLT.decay[1:]), (*BLT.scale[:2], 0.2)
+    for other in (Blt((0.9,), (0.1,)), Blt(decays, BLT.scale), Blt(BLT.decay, scales)):
+        with pytest.raises(InvariantError, match="other BLT parameters"):
+            BltNoise(other, {"w": 5}, SeededRandomness(5)).load(saved)
     with pytest.raises(InvariantError, match="other vectors"):
         BltNoise(BLT, {"w": 6}, SeededRandomness(5)).load(saved)
     with pytest.raises(InvariantError, match="other vectors"):

@@ -1,12 +1,14 @@
 """Plans: cost from noise, noise from cost, and two trust models."""
 
+from collections.abc import Sequence
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from fedgram.core.errors import FedgramError
-from fedgram.privacy.accounting import BltGaussian, Gaussian, compose
+from fedgram.privacy import planning
+from fedgram.privacy.accounting import BltGaussian, Gaussian, PoissonGaussian, Spent, compose
 from fedgram.privacy.blt import Participation, prefix_errors, sensitivity
 from fedgram.privacy.gaussian import multiplier_for
 from fedgram.privacy.planning import PrivacyPlan, trust_models
@@ -41,6 +43,27 @@ def test_the_noise_of_an_epsilon_is_enough_and_hardly_more(kind: Kind, rounds: i
     assert plan.cost(multiplier * 0.99, DELTA).epsilon > epsilon
 
 
+@pytest.mark.parametrize("off", [-2.5e-6, 0.0, 2.5e-6])
+def test_the_noise_of_sampled_rounds_is_enough_on_whichever_side_a_root_is_found(
+    monkeypatch: pytest.MonkeyPatch, off: float
+) -> None:
+    """With a cost of 3/σ in place of the true one, an ε of 1.5 asks for a multiplier of 2, and never for less."""
+    import scipy.optimize
+
+    def cost(events: Sequence[PoissonGaussian], delta: float) -> Spent:
+        return Spent(3.0 / events[0].multiplier, delta, None)
+
+    def found(*asked: Any, find: Any = scipy.optimize.brentq, **options: Any) -> float:
+        return float(find(*asked, **options)) + off
+
+    monkeypatch.setattr(planning, "compose", cost)
+    monkeypatch.setattr(scipy.optimize, "brentq", found)
+    plan = PrivacyPlan("poisson", Participation(50), 10_000, 100)
+    multiplier = plan.multiplier(1.5, DELTA)
+    assert plan.cost(multiplier, DELTA).epsilon <= 1.5
+    assert multiplier == pytest.approx(2.0, rel=1e-5)
+
+
 def test_one_pass_of_counts_needs_the_noise_of_every_cohort_if_devices_add_it() -> None:
     plan = PrivacyPlan("gaussian", Participation(1), 1_000_000, 500)
     server, devices = trust_models(plan, 1.61, DELTA)
@@ -50,6 +73,8 @@ def test_one_pass_of_counts_needs_the_noise_of_every_cohort_if_devices_add_it() 
     assert devices.share == pytest.approx(1.61 / sqrt(500))
     alone = trust_models(PrivacyPlan("gaussian", Participation(1), 500, 500), 1.61, DELTA)[1]
     assert alone.noise == 1.61
+    rest = trust_models(PrivacyPlan("gaussian", Participation(1), 1001, 500), 1.61, DELTA)[1]
+    assert rest.noise == pytest.approx(1.61 * sqrt(3))  # the one device that is left is a cohort too
 
 
 def test_training_with_shares_has_the_same_noise_per_round_but_nothing_hides_the_cohort_from_the_server() -> None:
@@ -79,6 +104,8 @@ def test_plans_without_a_meaning_are_refused() -> None:
         PrivacyPlan("poisson", taking_part)
     with pytest.raises(FedgramError, match="no minimum separation"):
         PrivacyPlan("poisson", Participation(5, 2), 10, 2)
+    with pytest.raises(FedgramError, match="no limit of participations"):
+        PrivacyPlan("poisson", Participation(5, 1, 2), 10, 2)
     with pytest.raises(FedgramError, match="does not fit"):
         PrivacyPlan("gaussian", taking_part, 10, 11)
     with pytest.raises(FedgramError, match="at least 1"):
