@@ -82,6 +82,31 @@ def test_a_resumed_operation_is_counted_once_and_a_repeated_one_twice() -> None:
     assert [e.event for e in ledger.entries if e.name == "discovery"] == [Gaussian(6.0)]
 
 
+def test_planning_or_recording_again_never_lowers_what_was_spent(tmp_path: Path) -> None:
+    """An operation that resumes plans as before and begins with an earlier round; another process sees it all spent."""
+    path, event = tmp_path / "privacy.json", Gaussian(2.0, 5)
+    ledger = Ledger.open(path)
+    for resumed in range(3):
+        assert ledger.plan("training", event, rounds=5, run="a").spent == (4 if resumed else 0)
+        for number in (4, 3, 1):
+            ledger.spend("training", number, run="a")
+            assert [entry.spent for entry in Ledger.open(path).entries] == [4]
+    assert ledger.spent(DELTA).epsilon == pytest.approx(epsilon(Gaussian(2.0, 4)))
+
+
+def test_a_given_budget_replaces_the_one_of_the_file(tmp_path: Path) -> None:
+    path, event = tmp_path / "privacy.json", Gaussian(2.0)
+    large, small = Budget(epsilon(event) * 2, DELTA), Budget(epsilon(event) / 2, DELTA)
+    Ledger.open(path, large).plan("counts", event)
+    ledger = Ledger.open(path, small)
+    assert ledger.budget == small
+    with pytest.raises(BudgetError, match="would exceed the privacy budget"):
+        ledger.spend("counts")
+    assert Ledger.open(path).budget == large  # nothing was recorded
+    Ledger.open(path, small).plan("less", Gaussian(99.0))
+    assert Ledger.open(path).budget == small
+
+
 def test_what_was_not_planned_cannot_be_spent() -> None:
     ledger = Ledger()
     with pytest.raises(InvariantError, match="counts was not planned"):
