@@ -180,6 +180,33 @@ def test_dev_scores_that_are_not_finite_end_the_training(
         follow(a_task())
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_neither_the_weights_nor_their_average_may_have_scores_that_are_not_finite(
+    value: float, scripted: Callable[..., None]
+) -> None:
+    for both in ((value, -8.0), (-8.0, value)):
+        scripted(-9.0, *both)
+        with pytest.raises(DivergedError, match=f"dev scores of round 1 are not finite; {REMEDY}"):
+            follow(a_task(average=0.6))
+
+
+def test_the_last_round_is_scored_wherever_it_falls(scripted: Callable[..., None]) -> None:
+    for rounds, scored in ((1, [1]), (4, [2, 4]), (5, [2, 4, 5])):
+        scripted(-9.0, -8.0, -7.0, -6.0)
+        result = follow(a_task(), rounds=rounds, dev_schedule=DevSchedule(2))
+        assert [point["round"] for point in result.history["dev"]] == scored
+        assert result.history["best_round"] == rounds
+
+
+def test_the_words_of_all_rounds_are_counted() -> None:
+    states: list[FedAvgState] = []
+    history = follow(a_task(), rounds=3, dev=False, on_state=states.append).history
+    targets = [state.targets for state in states]
+    assert len(targets) == 3
+    assert min(targets) > 0
+    assert history["targets"] == sum(targets)
+
+
 @pytest.mark.parametrize("dev", [False, True])
 def test_a_training_whose_devices_all_diverge_says_so(dev: bool) -> None:
     with pytest.raises(DivergedError, match=f"the training diverged: round 1 was abandoned 5 times.*{REMEDY}"):
