@@ -195,7 +195,7 @@ def test_a_federation_learns_what_one_process_learns(
                 assert {node["name"] for node in status["nodes"]} == {f"device-{n}" for n in DEVICES}
                 rounds = 1 + 2 + 2  # of unigrams, of FedAvg, and of the refit: pairs, n-grams
                 assert (status["rounds_committed"], status["totals"]["reports"]) == (rounds, 3 * rounds)
-                assert {"ngrams.limits", "ngrams.words"} <= status["parts"].keys()
+                assert {"ngrams.clipping", "ngrams.words"} <= status["parts"].keys()
                 a_refit_gets_noise(home, tmp_path, fedgram)
                 models_are_published(home, tmp_path / "models", fedgram, refused)
                 a_task_of_ones_own_runs(home, tmp_path / "own", tmp_path / "users.parquet")
