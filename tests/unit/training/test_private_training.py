@@ -341,3 +341,16 @@ def test_devices_that_cannot_be_private_are_refused() -> None:
     assert TrainingPlan.of(FedAvgOptions(weighting="uniform", adaptive_clip=True)).adaptive_clip
     large = FedAvgOptions(noise="poisson", devices_per_round=100, secure_aggregation=True, **PRIVATE)
     assert NoisePlan.of(large, 1000) is not None
+
+
+def test_noise_covers_the_rounding_of_updates_to_the_grid() -> None:
+    """An update of the longest norm may become longer when its entries are rounded: by half a step of the grid each."""
+    task = a_task(weighting="uniform", update_norm=0.5)
+    options = FedAvgOptions(noise="poisson", noise_multiplier=2.0, devices_per_round=4, update_norm=0.5, **PRIVATE)
+    plan = NoisePlan.of(options, 8)
+    assert plan is not None
+    sums = plan.noise(task, plan.randomness, "rounding")
+    entries = sum(task.size[name] for name in task.shape.sizes())
+    longest = 0.5 * (1 + 1e-6) + sqrt(entries) * 2.0 ** -(task.bits + 1)
+    assert longest > 0.5 * (1 + 1e-6)
+    assert sums.deviation == pytest.approx(dict.fromkeys(task.shape.sizes(), 2.0 * longest), rel=1e-12)
