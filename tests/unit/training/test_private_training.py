@@ -29,6 +29,7 @@ from fedgram.federated.watch import Unwatched
 from fedgram.privacy.accounting import compose
 from fedgram.privacy.blt import Blt, Participation, sensitivity
 from fedgram.privacy.ledger import Budget, BudgetError, Ledger
+from fedgram.privacy.mechanisms import GaussianSums
 from fedgram.privacy.options import PrivacyOptions
 from fedgram.training.fedavg_device import LOSS, TARGETS, UNCLIPPED
 from fedgram.training.fedavg_task import FedAvgState, FederatedAveraging
@@ -350,6 +351,7 @@ def test_noise_covers_the_rounding_of_updates_to_the_grid() -> None:
     plan = NoisePlan.of(options, 8)
     assert plan is not None
     sums = plan.noise(task, plan.randomness, "rounding")
+    assert isinstance(sums, GaussianSums)
     entries = sum(task.size[name] for name in task.shape.sizes())
     longest = 0.5 * (1 + 1e-6) + sqrt(entries) * 2.0 ** -(task.bits + 1)
     assert longest > 0.5 * (1 + 1e-6)
