@@ -10,7 +10,7 @@ from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, initial_weights
-from fedgram.training.central_training import CentralTraining, train_centrally
+from fedgram.training.central_training import CentralTraining, _rate, train_centrally
 
 SHAPE = ModelShape(30, 10, 15, layers=2)
 OPTIONS = CentralTraining(epochs=3, rows=4, length=8, seed=3)
@@ -65,6 +65,23 @@ def test_a_checkpoint_that_is_damaged_or_of_other_work_is_not_used(tmp_path: Pat
     content[-3] ^= 1
     checkpoint.write_bytes(content)
     assert same(train(checkpoint), train())
+
+
+def test_a_checkpoint_of_other_text_is_not_used(tmp_path: Path) -> None:
+    checkpoint, start = tmp_path / "checkpoint", initial_weights(SHAPE, seed=1)
+    with pytest.raises(Interruption):
+        train(checkpoint, until=0.5)
+    other = some_sentences().take(np.arange(60)[::-1])
+    fresh = train_centrally(SHAPE, start, other, OPTIONS)
+    assert same(train_centrally(SHAPE, start, other, OPTIONS, checkpoint=checkpoint), fresh)
+    assert not same(fresh, train())
+
+
+def test_the_learning_rate_rises_and_then_falls_to_nearly_nothing() -> None:
+    assert _rate(0.0) < 0.01 < _rate(0.03) < _rate(0.06)
+    assert _rate(0.1) > _rate(0.5) > _rate(0.9)
+    assert _rate(0.5) == pytest.approx(0.5)
+    assert _rate(1.0) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_no_text_is_refused() -> None:
