@@ -1,8 +1,10 @@
 """The whole paper as stages: which files each reads and writes, and what of the configuration it depends on.
 
     population → unigrams → external → pretrain_words → train_words → pieces → pretrain_pieces → train_pieces
-    → architecture_… → distill_words → distill_pieces → refit → baselines → final → pack → paper_words → paper_pieces
+    → distill_words → distill_pieces → refit → baselines → final → pack → paper_words → paper_pieces → architecture_…
     → evaluation → clipping → report
+
+Stages that run at the same time begin in this order, so what no model needs, the curves of other networks, comes late.
 
 Unigrams, word pieces and networks may come from elsewhere: the configuration names their files, and their stages check
 and copy them.
@@ -49,6 +51,7 @@ def run_stages(config: RunConfig, *, compute: Compute | None = None, timings: Ti
         *_baseline_stages(config),
         *_final_stages(config),
         *(_distilling_stages(config, compute, printed=True) if config.paper_way.run else []),
+        *_architecture_stages(config, compute),
         *_measuring_stages(config, compute, timings),
     ]
 
@@ -86,7 +89,11 @@ def _piece_stages(c: RunConfig, compute: Compute) -> list[Stage]:
         "pieces", ("pieces.model",), text_stages.pieces, c.pieces.size,
         inputs=("U.unigrams",), sources=_named(model=c.pieces.model),
     )  # fmt: skip
-    others = [
+    return [pieces, *_network_stages(c, "pieces", pieces.outputs, compute)]
+
+
+def _architecture_stages(c: RunConfig, compute: Compute) -> list[Stage]:
+    return [
         _stage(
             f"{ARCHITECTURE}{preset}", (architecture_file(preset),),
             partial(network_stages.architecture, compute=compute),
@@ -95,7 +102,6 @@ def _piece_stages(c: RunConfig, compute: Compute) -> list[Stage]:
         )
         for preset in _architectures(c)
     ]  # fmt: skip
-    return [pieces, *_network_stages(c, "pieces", pieces.outputs, compute), *others]
 
 
 def _architectures(c: RunConfig) -> tuple[str, ...]:
