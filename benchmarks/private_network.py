@@ -42,7 +42,8 @@ Row = dict[str, Any]
 
 def settings(given: argparse.Namespace) -> tuple[RunConfig, FedAvgOptions, Row]:
     """The configuration, its training of words as changed, and the changes."""
-    config, changes = read_run_config(given.config), dict(given.changes)
+    files = {("population", name): given.users for name in ("users", "supplement", "whitelist")}  # not read here
+    config, changes = read_run_config(given.config, files), dict(given.changes)
     training = replace(config.words.training, weighting="uniform", dropout=0.0, noise_seed=0)
     return config, replace(training, **changes), changes
 
