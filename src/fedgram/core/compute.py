@@ -1,10 +1,18 @@
 """What computes: where networks run, and how many cores share the work. No result depends on it, except in rounding."""
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fedgram.core.settings import Between, Settings, setting
+
+
+def available_cores() -> int:
+    """The number of cores that this process may use, which can be fewer than the machine has."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +29,4 @@ class Compute(Settings):
     @property
     def cores(self) -> int:
         """The number of workers."""
-        return self.workers or os.cpu_count() or 1
+        return self.workers or available_cores()

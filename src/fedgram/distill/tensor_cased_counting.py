@@ -10,7 +10,6 @@ of compiled code (`casing/cased_counts.py`) by rounding alone. On a GPU both sum
 (`distill/gpu_cased_counting.py`). Paper: §5.
 """
 
-import os
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from fedgram.automata.counting import TopologyCounts, visited_states
 from fedgram.automata.topology import Topology
 from fedgram.core.arrays import IntArray
+from fedgram.core.compute import available_cores
 from fedgram.core.errors import InvariantError
 from fedgram.distill.casing.cap_sample_approx import CasedCounting
 from fedgram.distill.casing.cased_words import Casing
@@ -115,7 +115,7 @@ class TensorCasedCounting:
         """Draw and capitalise the samples, and count them where the network is."""
         t, c = self._tensors
         sentences = self.source.sample(samples, seed=self.seed)
-        cased = self.casing.capitalize(sentences, workers=os.cpu_count() or 1)
+        cased = self.casing.capitalize(sentences, workers=available_cores())
         states = [_on(t, array) for array in (self.casing.states(cased), visited_states(self.topology, cased))]
         first_visit = _on(t, sentences.offsets[:-1] + np.arange(len(sentences)))
         sums = Sums(t, c, self.source.decoder.labels)

@@ -11,7 +11,6 @@ An exponential average of the weights over the rounds (Polyak and Juditsky 1992)
 move with the choice of devices.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgram.core.compute import available_cores
 from fedgram.core.errors import FedgramError, InvariantError
 from fedgram.core.jit import kernel
 
@@ -163,7 +163,7 @@ def _in_parts(
     """Apply an elementwise kernel to arrays, taken as flat; long arrays are split over several threads."""
     kind: Callable[..., Any] = type(arrays)
     flat, size = [array.reshape(-1) for array in arrays], arrays.w.size
-    parts = min(os.cpu_count() or 1, _MOST_THREADS, size // _PART + 1)
+    parts = min(available_cores(), _MOST_THREADS, size // _PART + 1)
     if parts == 1:
         function(kind(*flat), rates)
         return

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgram.core.arrays import FloatArray, LongArray
+from fedgram.core.compute import available_cores
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import stream
 
@@ -110,7 +111,7 @@ def normals(randomness: Randomness, count: int, *names: str | int) -> FloatArray
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS), thread_name_prefix="noise")
+    return ThreadPoolExecutor(min(available_cores(), _MOST_THREADS), thread_name_prefix="noise")
 
 
 def _box_muller(words: WordArray) -> FloatArray:

@@ -59,7 +59,7 @@ def test_an_average_moves_towards_the_weights_by_one_minus_its_decay() -> None:
 def test_long_arrays_are_averaged_to_their_end(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their parts are computed by several threads."""
     monkeypatch.setattr(averaging, "_PART", 100)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(averaging, "available_cores", lambda: 4)
     before, weights = np.arange(size, dtype=np.float64), np.full(size, 8.0)
     found = averaged({"w": before}, {"w": weights}, 0.5, empty=lambda w: np.full_like(w, np.nan))
     assert found["w"].tolist() == [k / 2 + 4 for k in range(size)]

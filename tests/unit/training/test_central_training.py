@@ -1,6 +1,9 @@
 """Central training goes on after an interruption, to the same weights."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,8 +11,10 @@ import torch
 
 from fedgram.core.arrays import Ragged
 from fedgram.core.errors import FedgramError
+from fedgram.neural.batching import ClientBatches, pack_clients
 from fedgram.neural.cell import Weights
 from fedgram.neural.model import ModelShape, initial_weights
+from fedgram.training import central_training
 from fedgram.training.central_training import CentralTraining, _rate, train_centrally
 
 SHAPE = ModelShape(30, 10, 15, layers=2)
@@ -82,6 +87,30 @@ def test_the_learning_rate_rises_and_then_falls_to_nearly_nothing() -> None:
     assert _rate(0.1) > _rate(0.5) > _rate(0.9)
     assert _rate(0.5) == pytest.approx(0.5)
     assert _rate(1.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_every_epoch_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[list[int]] = []
+
+    def packed(clients: Sequence[Ragged], **settings: Any) -> ClientBatches:
+        orders.append(settings["orders"][0].tolist())
+        return pack_clients(clients, **settings)
+
+    monkeypatch.setattr(central_training, "pack_clients", packed)
+    train()
+    assert [sorted(order) for order in orders] == [list(range(60))] * OPTIONS.epochs
+    assert len({tuple(order) for order in orders}) == OPTIONS.epochs
+
+
+def test_gradients_are_clipped_to_their_limit() -> None:
+    """Adam moves by its rate if gradients are far above its ε of 1e-8, and by a hundredth of it if they are 1e-10."""
+
+    def largest_change(limit: float) -> float:
+        weights, start = train(options=replace(OPTIONS, gradient_norm=limit)), initial_weights(SHAPE, seed=1)
+        return max(float((w - start[name]).abs().max()) for name, w in weights.items())
+
+    assert largest_change(1e-10) < 0.05 * largest_change(1.0)
+    assert largest_change(1e6) != largest_change(0.5)
 
 
 def test_no_text_is_refused() -> None:
