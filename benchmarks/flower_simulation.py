@@ -30,13 +30,23 @@ def has_ray() -> bool:
     return importlib.util.find_spec("ray") is not None
 
 
+@cache
+def prepared(preset: str, clients: int, steps: int, device: str) -> Any:
+    """The task and its batches, once per process."""
+    import torch
+    from benchmarks.federated_training import make
+
+    torch.set_num_threads(1)
+    return make(preset, clients, steps, 1, device)
+
+
 def main(preset: str, clients: int, steps: int, rounds: int, device: str, cores: int) -> list[float]:
     """The seconds of each round."""
     os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     if not has_ray():
         raise SystemExit("Ray is not installed")
-    import torch
-    from benchmarks.federated_training import make, train_plainly
+    from benchmarks import flower_simulation as here  # by its name, so that Ray's processes find it
+    from benchmarks.federated_training import train_plainly
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -49,14 +59,9 @@ def main(preset: str, clients: int, steps: int, rounds: int, device: str, cores:
     seconds: list[float] = []
     client_app, server_app = ClientApp(), ServerApp()
 
-    @cache
-    def prepared() -> Any:
-        torch.set_num_threads(1)
-        return make(preset, clients, steps, 1, device)
-
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        task, chunks = prepared()
+        task, chunks = here.prepared(preset, clients, steps, device)
         own = chunks[int(context.node_config["partition-id"])].batches
         arrays = message.content.array_records["arrays"]
         start = {name: w.to(device) for name, w in arrays.to_torch_state_dict().items()}
@@ -80,7 +85,7 @@ def main(preset: str, clients: int, steps: int, rounds: int, device: str, cores:
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:  # noqa: ARG001
-        start = as_tensors(prepared()[0].start, "cpu")
+        start = as_tensors(here.prepared(preset, clients, steps, device)[0].start, "cpu")
         TimedFedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients).start(
             grid, ArrayRecord(dict(start)), num_rounds=rounds
         )

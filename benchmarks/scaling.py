@@ -1,14 +1,16 @@
 """How time grows with size: seconds at several sizes, and the exponent of the best power law.
 
     python -m benchmarks.scaling [ngrams|clients|samples|devices …] [--largest SHARE] [--figure FILE.svg]
+    python -m benchmarks.scaling --saved --figure FILE.svg
 
 - `ngrams`: the KL minimum on models of 10K to 5M n-grams, on their own counts.
 - `clients`: one pass of unigram counts over 100 to 342K clients of 40 words.
 - `samples`: counting 10K to 10M samples of an n-gram model on its own topology.
 - `devices`: one round over loopback with 50 to 500 devices, by `benchmarks.federation_load`.
 
-Each curve has a process of its own. `--largest 0.01` stops at a hundredth of the largest size. An exponent of 1 is
-linear time. Fixed costs, such as starting processes, lower it, so it is fitted to the larger half of the sizes.
+Each curve has a process of its own. `--saved` draws what the last run found. `--largest 0.01` stops at a hundredth of
+the largest size. An exponent of 1 is linear time. Fixed costs, such as starting processes, lower it, so it is fitted
+to the larger half of the sizes.
 """
 
 import argparse
@@ -137,10 +139,18 @@ def measured(name: str, largest: float) -> list[tuple[int, float, float]]:
     return found
 
 
+def saved() -> dict[str, list[tuple[int, float]]]:
+    """The points of the last run, by curve."""
+    rows = json.loads((RESULTS / "scaling.json").read_text())
+    points = {name: [(r["size"], r["seconds"]) for r in rows if r["curve"] == TITLES[name]] for name in SIZES}
+    return {name: [p for p in own if p[0] != "exponent"] for name, own in points.items() if own}
+
+
 def draw(curves: dict[str, list[tuple[int, float]]], path: Path) -> None:
     """Times by size with logarithmic axes, and the fitted power laws."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     mpl.rcParams["svg.hashsalt"] = "scaling"
     figure = Figure(figsize=(9.6, 5.6), layout="constrained")
@@ -152,6 +162,7 @@ def draw(curves: dict[str, list[tuple[int, float]]], path: Path) -> None:
             scale = np.exp(np.mean(np.log(larger[1]) - slope * np.log(larger[0])))
             axes.loglog(larger[0], scale * larger[0] ** slope, color="#D55E00", label=f"exponent {slope:.2f}")
             axes.legend(frameon=False)
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(TITLES[name], fontsize=11)
         axes.set_xlabel(name)
         axes.set_ylabel("seconds")
@@ -163,13 +174,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("curves", nargs="*", metavar="CURVE", help=f"{', '.join(SIZES)}; by default, all")
     parser.add_argument("--largest", type=float, default=1.0, help="share of the largest size to stop at")
+    parser.add_argument("--saved", action="store_true", help="measure nothing; take what the last run found")
     parser.add_argument("--figure", type=Path, help="draw the curves into this file too (.svg or .png)")
     given = parser.parse_args()
     if unknown := {*given.curves} - {*SIZES}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(SIZES)}")
     rows: list[dict[str, object]] = []
     found: dict[str, list[tuple[int, float]]] = {}
-    for name in given.curves or SIZES:
+    if given.saved:
+        found = saved()
+    for name in () if given.saved else given.curves or SIZES:
         with ProcessPoolExecutor(1, get_context("spawn")) as alone:
             points = alone.submit(measured, name, given.largest).result()
         found[name] = [(size, took) for size, took, _ in points]
@@ -177,7 +191,8 @@ def main() -> None:
             about: dict[str, object] = {"curve": TITLES[name], "size": size, "seconds": took, "per second": size / took}
             rows.append(about | {"GB": memory if name != "devices" else None})
         rows.append({"curve": TITLES[name], "size": "exponent", "seconds": exponent(found[name])})
-    save("scaling", rows)
+    if rows:
+        save("scaling", rows)
     if given.figure:
         draw(found, given.figure)
 

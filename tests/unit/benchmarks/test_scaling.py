@@ -1,9 +1,10 @@
 """Curves of time by size: exponents of power laws, and figures."""
 
+import json
 from pathlib import Path
 
 import pytest
-from benchmarks.scaling import SIZES, TITLES, draw, exponent, larger_half, measured
+from benchmarks.scaling import SIZES, TITLES, draw, exponent, larger_half, measured, saved
 
 
 @pytest.mark.parametrize("slope", [0.5, 1.0, 2.0])
@@ -40,3 +41,11 @@ def test_a_figure_has_every_curve(tmp_path: Path) -> None:
     drawn = (tmp_path / "scaling.svg").read_text()
     assert drawn.startswith("<?xml")
     assert all(f"<!-- {title} -->" in drawn for title in TITLES.values())
+
+
+def test_saved_points_are_those_of_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.scaling.RESULTS", tmp_path)
+    title = TITLES["samples"]
+    rows = [{"curve": title, "size": n, "seconds": n / 4} for n in (10, 20)]
+    (tmp_path / "scaling.json").write_text(json.dumps([*rows, {"curve": title, "size": "exponent", "seconds": 1.0}]))
+    assert saved() == {"samples": [(10, 2.5), (20, 5.0)]}
