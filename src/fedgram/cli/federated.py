@@ -231,9 +231,10 @@ def refit_command(
     words, and no text. The server fits the model to the counts, with MODEL as the prior, and prunes it. Devices count
     uncased words; a cased MODEL gets its capitals back.
 
-    By default, every n-gram of the result is on at least --min-devices devices, or in the --public model. N-grams of
-    MODEL are dropped too, because a network may have learned what one user typed. With --protection dp, devices scale
-    their counts down to a limit, and the server adds noise to every count.
+    By default, an n-gram of several words that devices add must be on at least --min-devices devices. One that MODEL
+    has must be in the --public model or on at least --network-devices devices, because a network may have learned what
+    one user typed; others are dropped. Single words stay. With --protection dp, devices scale their counts down to a
+    limit, and the server adds noise to every count.
     """
     began = perf_counter()
     with steps() as step:

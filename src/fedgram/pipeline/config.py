@@ -43,7 +43,7 @@ class PopulationSection(Settings):
     """
 
     users: str | None = setting(None, "Population: .parquet or .population")
-    supplement: str | None = setting(None, "Text that the server may see: .txt or .txt.gz")
+    supplement: str | None = setting(None, "Text that the server may see: .txt, also as .gz, .bz2 or .zst.")
     whitelist: str | None = setting(None, "Words that devices may report, in lower case, one per line.")
     language: Language = setting("en_us", "Language of the text.")
     typists: AtLeastOne = setting(1500, "Number of generated typists.")

@@ -245,10 +245,10 @@ def _image(path: Path) -> str:
 def anchor(text: str) -> str:
     """The name of a heading in links.
 
-    >>> anchor("All measures, English, case-insensitive")
-    'all-measures-english-case-insensitive'
+    >>> anchor("The paper's measures, English, case-insensitive")
+    'the-papers-measures-english-case-insensitive'
     """
-    return re.sub(r"[^\w-]+", "-", text.lower()).strip("-")
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text.lower())).strip("-")
 
 
 def _titles(blocks: Sequence[Block]) -> list[str]:
