@@ -108,7 +108,7 @@ def test_what_is_not_scaled_is_counted_exactly(seed: int, order: int) -> None:
     """One vector is scaled, which leaves the others' counts whole, and all marks."""
     rng = np.random.default_rng(seed)
     topology = random_topology(rng, words=KINDS, order=order, ngrams=40)
-    texts = [random_sentences(rng, words=KINDS, sentences=int(rng.integers(1, 200))) for _ in range(4)]
+    texts = [random_sentences(rng, words=KINDS, sentences=int(rng.integers(1, 60))) for _ in range(4)]
     longest = max(math.sqrt(by_hand(text, OMEGA[: max(order, 4)])) for text in texts)
     occurs = [np.array([all_occurrences(topology, text)[name] for name in ngrams(topology)]) for text in texts]
     for norm in (math.inf, longest * 1.000001, longest / 2):
