@@ -204,12 +204,6 @@ def for_tests(settings: Path) -> None:
 # What pages take for granted, because their readers have it.
 
 
-def packed_models(folder: Path) -> None:
-    for file, language in {"lm": "en_us", "other": "en_us", "en_us": "en_us", "pt_br": "pt_br"}.items():
-        sentences = [" ".join(words) for words in SyntheticPopulation(language, seed=1).clean_sentences(300)]
-        fg.pack(fg.NGramModel.train(sentences, order=2), folder / f"{file}.fgram")
-
-
 def demo_output(folder: Path) -> None:
     """What `scripts/demo` leaves, from a run of the same stages that is over in seconds."""
     (folder / ".venv" / "bin").mkdir(parents=True)
@@ -270,7 +264,6 @@ def hugging_face(folder: Path) -> None:
 
 
 READY: dict[str, Callable[[Path], None]] = {
-    "docs/howto/keyboard.md": packed_models,
     "docs/howto/hugging-face.md": hugging_face,
     "docs/ten-minutes.md": demo_output,
 }
