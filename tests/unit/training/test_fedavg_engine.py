@@ -146,6 +146,25 @@ def test_the_engine_is_the_task_device_by_device(
     assert together.state.targets > 100
 
 
+def test_devices_with_more_batches_come_first_each_with_its_own_text_and_weight() -> None:
+    task = a_task()
+    members = [m for m in members_of(task, people(6, 9)) if m.device != 1]
+    members.sort(key=lambda m: len(m.data.sentences.values))  # the other way round
+    batches = task.pack([m.data for m in members], [m.rng for m in members])
+    weight = np.arange(1.0, len(members) + 1)
+    chunk = engine._ordered(tuple(m.device for m in members), batches, weight, for_gpu=False)
+    assert chunk.batches is not None
+    steps = chunk.batches.steps.tolist()
+    assert steps == sorted(steps, reverse=True) != batches.steps.tolist()
+    before = {m.device: i for i, m in enumerate(members)}
+    for i, device in enumerate(chunk.devices):
+        was = before[device]
+        assert chunk.weight[i] == weight[was]
+        assert (steps[i], chunk.targets[i]) == (batches.steps[was], batches.asked[was])
+        assert np.array_equal(chunk.batches.words[i], batches.words[was])
+        assert np.array_equal(chunk.batches.targets[i], batches.targets[was])
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_number_of_workers_changes_no_bit(ranks: int, chunks_of_devices: Callable[[int], None]) -> None:
     chunks_of_devices(2)
