@@ -134,9 +134,12 @@ def draw(rows: list[Row], path: Path) -> None:
     for row in rows:
         if row["refit"] != "dp":
             axes.axhline(row["top1"], linestyle="--", color="0.5")
-            axes.annotate(row["refit"], (1.0, row["top1"]), xycoords=("axes fraction", "data"), fontsize=8)
+            axes.annotate(
+                row["refit"], (1.0, row["top1"]), xycoords=("axes fraction", "data"), xytext=(4, -3),
+                textcoords="offset points", fontsize=8,
+            )  # fmt: skip
     axes.set(xscale="log", xlabel="users that the noise is scaled to", ylabel="top-1, %")
-    axes.legend()
+    axes.legend(loc="lower right")
     FigureCanvasAgg(figure).print_figure(str(path))
 
 
