@@ -4,7 +4,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,10 +15,16 @@ from fedgram.cli.federation_experiment import experiment_command, power_command
 from fedgram.cli.federation_keys import admit_command, renew_command, revoke_command
 from fedgram.cli.federation_publish import publish_command
 from fedgram.cli.parameters import json_option, split_option
-from fedgram.cli.run import execute, given_files, population_options, running_options
+from fedgram.cli.run import _show_plan, execute, extras_of, given_files, population_options, running_options
 from fedgram.cli.settings import settings_options
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.extras import check_extras
 from fedgram.deployment.folder import FederationConfig
+
+if TYPE_CHECKING:
+    from fedgram.core.compute import Compute
+    from fedgram.pipeline.config import RunConfig
+    from fedgram.pipeline.run import Change
 
 
 @click.group(
@@ -306,10 +312,31 @@ def run_command(
     others = tuple(open_folder(path) if (path / CONFIG).is_file() else _shared_folder(path) for path in shards)
     read = read_run_config(config, given_files(options))
     change = on_federation(Servers(home, others), read)
-    if not options["dry_run"]:
-        for near in (home, *(other for other in others if not isinstance(other, Path))):
-            wait_until_served(near, seconds=30)
-    execute(read, workspace, as_json=as_json, change=change, **options)
+    if options.pop("dry_run"):
+        _show_dry_run(read, workspace, change, as_json=as_json, **options)
+        return
+    for near in (home, *(other for other in others if not isinstance(other, Path))):
+        wait_until_served(near, seconds=30)
+    execute(read, workspace, dry_run=False, as_json=as_json, change=change, **options)
+
+
+def _show_dry_run(
+    config: "RunConfig", workspace: Path, change: "Change", *, until: str | None, compute: "Compute", as_json: bool
+) -> None:
+    """Say what would be run; nobody knows for how long a stage waits for devices that has never run."""
+    from fedgram.deployment.stages import stages_that_ask
+    from fedgram.pipeline.estimates import estimate_seconds
+    from fedgram.pipeline.run import plan_pipeline
+    from fedgram.pipeline.stages import stage_names
+
+    check_extras("this run", *extras_of(config, until, workspace))
+    stage_names(config, until)
+    plan, asking = plan_pipeline(config, workspace, until=until, change=change), stages_that_ask(change, config)
+    estimates = {name: n for name, n in estimate_seconds(config, compute).items() if name not in asking}
+    _show_plan(plan, estimates, as_json)
+    waiting = [p.stage.name for p in plan if p.reason is not None and p.seconds is None and p.stage.name in asking]
+    if waiting and not as_json:
+        click.echo(f"without an estimate, because they wait for devices: {', '.join(waiting)}")
 
 
 def _shared_folder(path: Path) -> Path:

@@ -11,7 +11,7 @@ from fedgram.cli.federated_evaluate import show_on_devices
 from fedgram.cli.parameters import json_option, seed_option
 from fedgram.cli.settings import settings_options
 from fedgram.core.errors import InputError
-from fedgram.evaluate.on_devices import DeviceEvaluationOptions
+from fedgram.evaluate.on_devices import DeviceComparison, DeviceEvaluationOptions
 from fedgram.text.messages import SPLITS
 
 if TYPE_CHECKING:
@@ -59,7 +59,18 @@ def evaluate_command(
         found = evaluate_on_federation(
             Servers(home), list(models), options, baseline=baseline, cased=cased, arm=arm, seed=seed, begin=step.begin
         )  # fmt: skip
+    if not as_json:
+        click.echo(_who_reported(found))
     show_on_devices(found, arm, as_json)
+
+
+def _who_reported(found: DeviceComparison) -> str:
+    """How many devices were invited, how many reported, and what happened to the others."""
+    assert found.progress is not None
+    tally = found.progress.tally
+    others = {"late": tally.late, **tally.failed, **{f"refused ({why})": n for why, n in tally.refused.items()}}
+    counts = [f"{n:,} {what}" for what, n in {"invited": tally.invited, "reported": tally.reports}.items()]
+    return ", ".join([*counts, *(f"{n:,} {what}" for what, n in others.items() if n)])
 
 
 def _check_arm(home: "Folder", arm: str) -> None:

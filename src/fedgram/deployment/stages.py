@@ -29,6 +29,7 @@ from fedgram.pipeline import (
 from fedgram.pipeline.config import PiecesSection, RunConfig, WordsSection
 from fedgram.pipeline.judges import ByUsers, Judges
 from fedgram.pipeline.participants import DevicesOf
+from fedgram.pipeline.stages import run_stages
 from fedgram.pipeline.workspace import Stage, Work
 from fedgram.privacy.ledger import LEDGER_FILE, Budget, Ledger
 from fedgram.privacy.options import PrivacyOptions
@@ -72,6 +73,12 @@ def on_federation(servers: Servers, config: RunConfig) -> Callable[[list[Stage]]
         ]
 
     return change
+
+
+def stages_that_ask(change: Callable[[list[Stage]], list[Stage]], config: RunConfig) -> frozenset[str]:
+    """The names of the stages that ask devices; `change` is what `on_federation` returned."""
+    before = run_stages(config)
+    return frozenset(own.name for own, put in zip(before, change(before), strict=True) if put is not own)
 
 
 def _ledger(server: Folder, privacy: PrivacyOptions) -> Ledger | None:

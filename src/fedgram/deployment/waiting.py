@@ -91,8 +91,8 @@ def waiting_in_words(about: Mapping[str, Any]) -> str:
     """What a server waits for: devices, if a number of them is `wanted`, or else the run."""
     there, wanted, online = (about.get(name, 0) for name in ("there", "wanted", "online"))
     away = ", ".join(f"{n} {why}" for why, n in about.get("turned_away", {}).items())
-    words = f"waiting for devices: {there} of {wanted} are there" if wanted else f"waiting for a round: {there} devices"
-    return f"{words}, {online} online" + (f" (turned away so far: {away})" if away else "")
+    ready = f"devices: {there} of {wanted} are ready" if wanted else f"a round: {there} ready"
+    return f"waiting for {ready} ({online} online{f'; turned away so far: {away}' if away else ''})"
 
 
 class WaitNotices:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
-from fedgram.core.settings import Between, Limit, chosen, setting
+from fedgram.core.settings import Between, Limit, Needs, chosen, setting
 from fedgram.evaluate.comparison import Comparison, EvaluationOptions, named_models
 from fedgram.evaluate.evaluation import Evaluation
 from fedgram.evaluate.jackknife import BUCKETS
@@ -55,7 +55,7 @@ class DeviceEvaluationOptions(CohortOptions):
         100_000.0, "Maximum L2 norm of a device's sums per model, about 2.5 times its words; inf means no limit."
     )
     epsilon: Limit = setting(inf, "Add noise so that this evaluation costs ε at most; inf adds none.")
-    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With epsilon: δ.")
+    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With epsilon: δ.", needs=Needs("epsilon"))
 
     @property
     def is_private(self) -> bool:

@@ -25,7 +25,8 @@ class Tally:
     """What happened in one or more rounds, counted in devices and bytes.
 
     `reports` are the updates in a sum, of which `empty` hold nothing. `late` are devices whose reports were not waited
-    for. `failed` and `refused` are devices and updates by reason.
+    for. `failed` and `refused` are devices and updates by reason. In a simulation, `example` says what was wrong with
+    the first refused update; it is not saved.
     """
 
     invited: int = 0
@@ -36,13 +37,25 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     bytes_sent: int = 0
     bytes_received: int = 0
+    example: str = field(default="", compare=False)
 
     def __iadd__(self, other: "Tally") -> "Tally":
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failed += other.failed
         self.refused += other.refused
+        self.example = self.example or other.example
         return self
+
+    def causes(self) -> str:
+        """How many devices failed and how many updates were refused, by reason, in words."""
+        failed = [f"{n} {reason}" for reason, n in self.failed.items()]
+        return ", ".join([*failed, self.refusals()] if self.refused else failed)
+
+    def refusals(self) -> str:
+        """How many updates were refused, by reason, in words."""
+        reasons = ", ".join(f"{n} {reason}" for reason, n in self.refused.items())
+        return f"{reasons}; for instance, {self.example}" if self.example else reasons
 
     def fields(self) -> dict[str, Any]:
         """The tally as JSON values."""
@@ -52,7 +65,7 @@ class Tally:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "Tally":
         """The tally that `fields` described."""
-        numbers = {name: int(fields[name]) for name in _NUMBERS}
+        numbers: dict[str, Any] = {name: int(fields[name]) for name in _NUMBERS}
         return cls(**numbers, failed=Counter(fields["failed"]), refused=Counter(fields["refused"]))
 
 

@@ -23,7 +23,7 @@ class Intake:
 
     `counted` has the devices in the sum. `participants` has these and the devices whose updates were refused: a device
     that may take part once is not invited again in either case. `empty` is the number of counted devices that had
-    nothing to send.
+    nothing to send. `example` is what was wrong with the first refused update.
     """
 
     def __init__(self, task: FederatedTask[Any], invited: Iterable[int] | None = None) -> None:
@@ -31,7 +31,7 @@ class Intake:
         self.refused: Counter[Reason] = Counter()
         self.counted: set[int] = set()
         self.participants: set[int] = set()
-        self.empty = 0
+        self.empty, self.example = 0, ""
         self._rule, self._single = rule_of(task), list[Total]()
         self._bounds, self._invited = task.bounds, None if invited is None else frozenset(invited)
         self._max_bytes = _HEADER_BYTES + 17 * sum(task.size.values())  # 16 for an index and a value, and some slack
@@ -55,7 +55,7 @@ class Intake:
             place = self.total if self._rule is None else Total.zero(self._size, self._bits)
             found = place.add(update, self._bounds)
         except RefusedUpdateError as refusal:
-            self._refuse(device, refusal.reason)
+            self._refuse(device, refusal)
             return refusal.reason
         if self._rule is not None:
             self._single.append(place)
@@ -70,7 +70,7 @@ class Intake:
             self._check_turn(device)
             self._bounds.judge(found, self._bits)
         except RefusedUpdateError as refusal:
-            self._refuse(device, refusal.reason)
+            self._refuse(device, refusal)
             return False
         return True
 
@@ -88,7 +88,8 @@ class Intake:
         self.counted.update(devices)
         self.participants.update(devices)
 
-    def _refuse(self, device: int, reason: Reason) -> None:
+    def _refuse(self, device: int, refusal: RefusedUpdateError) -> None:
+        reason, self.example = refusal.reason, self.example or str(refusal)
         self.refused[reason] += 1
         if reason not in (Reason.NOT_INVITED, Reason.REPEATED):
             self.participants.add(device)

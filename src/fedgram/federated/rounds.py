@@ -275,8 +275,10 @@ class _Loop(Generic[State]):
 
     def _attempts(self, number: int) -> RoundSum | None:
         plan, broadcast, tallies, last = self.options.plan, None, Tally(), ""
+        if not self.progress.round:
+            tallies += self.progress.tally  # of attempts before the run was interrupted
         for attempt in range(plan.attempts):
-            call = self._call(number, attempt, broadcast)
+            call = self._call(number, attempt, broadcast, tallies)
             if call is None:
                 return None
             broadcast, began = call.broadcast, time.perf_counter()
@@ -316,14 +318,19 @@ class _Loop(Generic[State]):
         if len(attempt.participants) and self.job.is_limited:
             self.commit(again=True)  # a run that resumes must not invite them again
 
-    def _call(self, number: int, attempt: int, broadcast: Record | None) -> RoundCall | None:
-        """The next attempt at a round; None if every device has taken part as often as it may."""
+    def _call(self, number: int, attempt: int, broadcast: Record | None, before: Tally) -> RoundCall | None:
+        """The next attempt at a round; None if every device has taken part as often as it may.
+
+        `before` is what happened in the attempts before.
+        """
         spent = self.progress.spent(self.job.participations)
         resting = self.progress.resting(number, self.job.min_separation)
         there = self.fleet.devices(self.options.plan.devices, np.union1d(spent, resting))
         if len(there) < self.options.minimum:
             if len(spent) and self.progress.round:
                 return None
+            if before.refused:
+                raise GaveUpError(_all_refused(number, before, len(there), self.options.minimum), before)
             needed = f"a round needs at least {self.options.minimum}"
             remedy = "; lower the minimum separation or the size of cohorts" if len(resting) else ""
             raise FedgramError(f"{len(there)} devices can be invited; {needed}{remedy}")
@@ -360,5 +367,13 @@ class _Loop(Generic[State]):
 
 
 def _too_few(found: RoundSum, minimum: int) -> str:
-    causes = [f"{n} {reason}" for reason, n in (found.tally.failed + found.tally.refused).items()]
-    return f"{found.total.devices} of at least {minimum} reports ({', '.join(causes) or 'no device'})"
+    return f"{found.total.devices} of at least {minimum} reports ({found.tally.causes() or 'no device'})"
+
+
+def _all_refused(number: int, tally: Tally, left: int, minimum: int) -> str:
+    """Why a round has no sum if so few devices are left because reports were refused."""
+    refused = sum(tally.refused.values())
+    reports = "1 report was" if refused == 1 else f"{refused} reports were"
+    few = f"only {left} {'device is' if left == 1 else 'devices are'} left to invite; a round needs at least {minimum}"
+    rest = few if left else "no device is left to invite"
+    return f"round {number} has no sum: {reports} refused ({tally.refusals()}), and {rest}"

@@ -64,7 +64,7 @@ class ShardedFleet:
                 self._on_wait("")
                 return known
             failed = f", {len(problems)} of {len(self._shards)} servers failed" if problems else ""
-            self._on_wait(f"waiting for devices: {len(known)} of {needed} are there{failed}")
+            self._on_wait(f"waiting for devices: {len(known)} of {needed} are ready{failed}")
             time.sleep(_POLL_SECONDS)
 
     def _look(self, spent: LongArray) -> tuple[LongArray, list[str]]:

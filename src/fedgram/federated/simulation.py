@@ -164,7 +164,7 @@ class SimulatedFleet:
             raise InvariantError("two processes trained the same device; use GPUs of the same kind")
         weight, devices, tally.empty, tally.bytes_received, *refused = summed.tolist()
         tally.refused.update({str(r): n for r, n in zip(reasons, refused, strict=True) if n})
-        tally.reports = devices
+        tally.reports, tally.example = devices, intake.example
         joined = Total(total.bits, dict(zip(total.arrays, arrays, strict=True)), weight, devices)
         return RoundSum(joined, reporting[took_part > 0], tally)
 
@@ -177,6 +177,7 @@ class SimulatedFleet:
             if not isinstance(error, RefusedUpdateError):
                 raise error
             tally.refused[str(error.reason)] += 1
+            tally.example = tally.example or str(error)
             refused.append(device)
 
         drawn = stream(self._job.seed, "leaving", call.number, call.attempt).integers(0, MASKED_STEP + 1, len(missing))

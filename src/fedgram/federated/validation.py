@@ -151,7 +151,16 @@ class UpdateBounds:
         if found.min_count < 0.0:
             raise RefusedUpdateError(Reason.NEGATIVE, "the update has a count below 0")
         if not all(limit.allows(n, found.weight) for limit, n in zip(self.norms, found.norms, strict=True)):
-            raise RefusedUpdateError(Reason.NORM, "the update's norm is above the limit")
+            raise RefusedUpdateError(Reason.NORM, self._excess(found))
+
+    def _excess(self, found: MeasuredUpdate) -> str:
+        """Which norm of an update is above its limit."""
+        limit, norm = next(
+            (limit, norm) for limit, norm in zip(self.norms, found.norms, strict=True)
+            if not limit.allows(norm, found.weight)
+        )  # fmt: skip
+        most = limit.limit * (found.weight if limit.by_weight else 1.0)
+        return f"the {limit.order}-norm of {' and '.join(limit.vectors)} is {norm:g}, and its limit is {most:g}"
 
     def judge_sum(self, found: MeasuredUpdate, devices: int, sizes: Mapping[str, int], bits: int) -> None:
         """Raise `RefusedUpdateError` if this many accepted updates cannot have made this sum.

@@ -177,7 +177,7 @@ def test_devices_that_were_not_admitted_do_not_count(tmp_path: Path) -> None:
         everybody, OFTEN, Timeouts(wait_seconds=9, idle_seconds=1), clock=clock, sleep=clock.sleep,
         key_list=lambda: replace(made_up, admitted=both, signed=signed),
     )  # fmt: skip
-    with pytest.raises(FedgramError, match=r"2 of 6 are there, 6 online \(turned away so far: 4 failed\)"):
+    with pytest.raises(FedgramError, match=r"2 of 6 are ready \(6 online; turned away so far: 4 failed\)"):
         run_rounds(OFTEN, fleet, RunOptions(1, RoundPlan(6, 1.0, minimum=6, attempts=2), six))
     sent = [r for r in everybody.requests_for("secure") if r.node < 104]
     assert not sent  # no real device accepted the job with such a list

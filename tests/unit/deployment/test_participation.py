@@ -265,7 +265,7 @@ def test_an_operator_sees_that_devices_turn_a_job_away(tmp_path: Path) -> None:
     pins = {"unigrams.words": ONCE.parts()["unigrams.words"]}
     devices = {n: replace(d, pins=pins) for n, d in make_devices(tmp_path, {n: TEXTS[n] for n in range(3)}).items()}
     fleet = RemoteFleet(LocalTransport(devices), other, Timeouts(wait_seconds=0.4, poll=0.01))
-    with pytest.raises(FedgramError, match=r"0 of 3 are there, 3 online \(turned away so far: 3 not ready\)"):
+    with pytest.raises(FedgramError, match=r"0 of 3 are ready \(3 online; turned away so far: 3 not ready\)"):
         run_rounds(other, fleet, RunOptions(1, RoundPlan(3, 1.0)))
 
 

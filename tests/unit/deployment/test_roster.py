@@ -22,7 +22,7 @@ from tests.unit.deployment.transports import (
 from fedgram.core.errors import FedgramError
 from fedgram.deployment.journal import Journal, read_status
 from fedgram.deployment.remote_fleet import RemoteFleet
-from fedgram.deployment.waiting import Timeouts
+from fedgram.deployment.waiting import Timeouts, waiting_in_words
 from fedgram.federated.cohort import RoundPlan
 from fedgram.federated.rounds import RunOptions, run_rounds
 from fedgram.federated.secure.settings import SecureSettings
@@ -141,7 +141,7 @@ def test_a_wait_for_devices_can_be_seen(tmp_path: Path) -> None:
     told, clock = Told(), Clock()
     timeouts = Timeouts(wait_for=3, wait_seconds=20)
     fleet = RemoteFleet(transport, ONCE, timeouts, tell=told, clock=clock, sleep=clock.sleep)
-    with pytest.raises(FedgramError, match="2 of 3 are there"):
+    with pytest.raises(FedgramError, match="2 of 3 are ready"):
         run_rounds(ONCE, fleet, RunOptions(1, RoundPlan(3, 1.0)))
     waiting = {"there": 2, "wanted": 3, "online": 3, "turned_away": {"not ready": 1}}
     assert ("waiting", waiting) in told
@@ -149,9 +149,10 @@ def test_a_wait_for_devices_can_be_seen(tmp_path: Path) -> None:
     journal.tell("waiting", waiting)
     status = read_status(tmp_path)
     assert status["waiting"] == waiting
-    assert status["state"] == "waiting for devices: 2 of 3 are there, 3 online (turned away so far: 1 not ready)"
+    assert status["state"] == "waiting for devices: 2 of 3 are ready (3 online; turned away so far: 1 not ready)"
     journal.tell("round began", {"round": 1})
     assert read_status(tmp_path)["waiting"] == {}
+    assert waiting_in_words({"there": 3, "online": 4}) == "waiting for a round: 3 ready (4 online)"
 
 
 def test_a_device_with_too_little_text_is_not_invited(tmp_path: Path) -> None:
@@ -160,5 +161,5 @@ def test_a_device_with_too_little_text_is_not_invited(tmp_path: Path) -> None:
     run_rounds(ONCE, fleet, RunOptions(1, RoundPlan(2, 1.0)))
     assert set(fleet.roster.present()) == {0, 2}
     assert fleet.roster.turned_away == {"not ready": 1}
-    with pytest.raises(FedgramError, match=r"2 of 3 are there, 3 online .*; gave up after 60 s"):
+    with pytest.raises(FedgramError, match=r"2 of 3 are ready \(3 online; .*; gave up after 60 s"):
         fleet_of(transport, ONCE, Timeouts(wait_seconds=60)).devices(3, NOBODY)

@@ -186,7 +186,7 @@ def test_what_is_waited_for_is_said(
     home: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     link, work = Link(monkeypatch, "running"), tmp_path / "work"
-    waiting = "waiting for devices: 3 of 9 are there, 4 online (turned away so far: 1 not ready)"
+    waiting = "waiting for devices: 3 of 9 are ready (4 online; turned away so far: 1 not ready)"
     with ExitStack() as stack:
         fleet = stack.enter_context(fleet_at(home, work, wait_seconds=60.0).working(1))
         stack.enter_context(held(work)).show_devices(Presence(np.arange(3), 4, {"not ready": 1}))

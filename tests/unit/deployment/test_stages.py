@@ -10,7 +10,7 @@ from fedgram.core.errors import FedgramError
 from fedgram.core.toml_config import digest, from_table
 from fedgram.deployment.federation_devices import FederationDevices, Servers, masking_of, round_plan, timeouts_of
 from fedgram.deployment.folder import FederationConfig, RoundsConfig, make_folder, open_folder
-from fedgram.deployment.stages import on_federation
+from fedgram.deployment.stages import on_federation, stages_that_ask
 from fedgram.pipeline.config import PopulationSection, RunConfig
 from fedgram.pipeline.stages import run_stages
 
@@ -19,8 +19,10 @@ ASKING = {"unigrams", "train_words", "train_pieces", "refit"}
 
 def test_all_stages_that_ask_devices_are_the_federations(tmp_path: Path) -> None:
     home, config = make_folder(tmp_path / "fed", FederationConfig(tls=False)), RunConfig()
+    change = on_federation(Servers(home), config)
+    assert stages_that_ask(change, config) == ASKING
     before = {stage.name: stage for stage in run_stages(config)}
-    after = {stage.name: stage for stage in on_federation(Servers(home), config)(list(before.values()))}
+    after = {stage.name: stage for stage in change(list(before.values()))}
     assert list(after) == list(before)
     assert {name for name in after if after[name].function != before[name].function} == ASKING
     assert {name for name in after if digest(after[name].config) != digest(before[name].config)} == ASKING
@@ -36,6 +38,7 @@ def test_without_users_devices_measure_too(tmp_path: Path) -> None:
     after = {stage.name: stage for stage in on_federation(Servers(home), config)(list(before.values()))}
     changed = {name for name in after if after[name].function != before[name].function}
     assert changed == ASKING | {"baselines", "final", "evaluation", "clipping"}
+    assert stages_that_ask(on_federation(Servers(home), config), config) == changed
     plain = make_folder(tmp_path / "plain", FederationConfig(tls=False))
     with pytest.raises(FedgramError, match="has no devices to measure models on"):
         on_federation(Servers(plain), config)

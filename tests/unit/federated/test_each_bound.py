@@ -75,6 +75,35 @@ def test_each_bound_of_an_update_alone(
     assert refusal(lambda: bounds.judge(found, BITS)) == reason
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "problem"),
+    [
+        ([8.0, -4.0], 0.0, "the 1-norm of a is 12, and its limit is 10"),
+        ([3.0, 0.0], 4.0, "the 2-norm of a and b is 5, and its limit is 4"),
+        ([8.0, -4.0], 4.0, "the 1-norm of a is 12, and its limit is 10"),  # the first of both
+    ],
+)
+def test_a_norm_above_its_limit_is_named(a: list[float], b: float, problem: str) -> None:
+    bounds = UpdateBounds(norms=(NormLimit(("a",), 10.0, order=1), BY_WEIGHT))
+    found = bounds.measure({"a": np.array(a), "b": np.array([b])}, 2.0)
+    with pytest.raises(RefusedUpdateError, match=f"^{problem}$"):
+        bounds.judge(found, BITS)
+
+
+@pytest.mark.parametrize("in_stack", [False, True])
+def test_an_intake_keeps_what_was_wrong_first(in_stack: bool) -> None:
+    task = UnigramTask(Vocabulary.of(["you"]), clip=1.0)
+    intake = Intake(task)
+    for device, entry in enumerate((0.2, 2.0, nan)):
+        update = Update.dense({name: np.full(n, entry) for name, n in task.size.items()}, 1.0)
+        if in_stack:
+            intake.judge(device, task.bounds.measure(update.values, 1.0))
+        else:
+            intake.offer(device, update)
+        assert bool(intake.example) == (device > 0)
+    assert "norm" in intake.example
+
+
 def test_a_norm_that_is_not_finite_is_above_every_limit() -> None:
     bounds = UpdateBounds(norms=(L2,))
     for norm in (inf, nan):

@@ -1,7 +1,8 @@
 """The round loop: who takes part, how often a round is tried, what is counted, and which mistakes are refused."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from re import escape
 from typing import Any
 
 import numpy as np
@@ -9,18 +10,21 @@ import pytest
 from tests.reference.federated_tasks import ThreadRanks, bits_of
 from tests.unit.federated.runs import CLIENTS, PEOPLE, PLAN, FaultyFleet, a_fleet, a_job, run, same
 
+from fedgram.core.arrays import IntArray
 from fedgram.core.errors import FedgramError
 from fedgram.core.random import Stream, stream
 from fedgram.core.storage import Record
 from fedgram.federated.cohort import RoundPlan, draw_order
+from fedgram.federated.counting import CountingTask
 from fedgram.federated.fleet import Fleet, RoundCall, RoundSum, Tally
 from fedgram.federated.intake import Intake
-from fedgram.federated.job import find_task
+from fedgram.federated.job import Job, find_task
 from fedgram.federated.rounds import Checkpointing, GaveUpError, Progress, RunOptions
 from fedgram.federated.secure.settings import SecureSettings
 from fedgram.federated.simulation import SimulatedFleet
 from fedgram.federated.task import Update, device_stream
 from fedgram.federated.unigram_collection import UnigramTask
+from fedgram.federated.validation import NormLimit, UpdateBounds
 from fedgram.text.population import Users
 
 
@@ -188,6 +192,62 @@ def test_mistakes_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(FedgramError, match=match):
             make()
+
+
+class _Greedy(CountingTask):
+    """Devices exceed the bounds that the task has set."""
+
+    name, size = "greedy", {"messages": 1}
+    bounds = UpdateBounds(weight=1.0, norms=(NormLimit(("messages",), 100.0, order=1),))
+
+    def settings(self) -> Record:
+        return Record()
+
+    @classmethod
+    def from_settings(cls, settings: Record) -> "_Greedy":  # noqa: ARG003
+        return cls()
+
+    def encode(self, words: Sequence[str]) -> IntArray:
+        return np.ones(len(words), np.int32)
+
+    def client_update(self, broadcast: Record, data: Any, rng: Stream) -> Update:  # noqa: ARG002
+        return Update.dense({"messages": np.array([1e6])}, 1.0)
+
+
+PROBLEM = "26 norm above the limit; for instance, the 1-norm of messages is 1e+06, and its limit is 100"
+
+
+@pytest.mark.parametrize("masking", [None, SecureSettings(min_devices=2)])
+def test_a_task_that_exceeds_its_own_bounds_is_told_so(masking: SecureSettings | None) -> None:
+    job: Job[Any] = Job(_Greedy(), 5, 1)
+    fleet, plan = a_fleet(job, dropout=0.0), RoundPlan(13, 1.0, attempts=9)
+    line = f"round 1 has no sum: 26 reports were refused ({PROBLEM}), and no device is left to invite"
+    with pytest.raises(GaveUpError, match=f"^{escape(line)}$") as error:
+        run(job, rounds=None, fleet=fleet, plan=plan, masking=masking)
+    assert error.value.tally.refused == {"norm above the limit": 26}
+
+
+def test_refusals_are_told_however_a_run_ends(tmp_path: Path) -> None:
+    """With too few devices left, after too many attempts, and after it was interrupted."""
+    job: Job[Any] = Job(_Greedy(), 5, 1)
+    plan = RoundPlan(25, 1.0, minimum=2, attempts=9)
+    some = PROBLEM.replace("26", "25")
+    line = f"25 reports were refused ({some}), and only 1 device is left to invite; a round needs at least 2"
+    with pytest.raises(GaveUpError, match=f"{escape(line)}$"):
+        run(job, rounds=None, fleet=a_fleet(job, dropout=0.0), plan=plan)
+    free: Job[Any] = Job(_Greedy(), 5)
+    with pytest.raises(GaveUpError, match=escape(f"0 of at least 1 reports ({PROBLEM})")):
+        run(free, rounds=2, fleet=a_fleet(free, dropout=0.0), plan=RoundPlan(26, 1.0))
+
+    def stop(event: str, _: object) -> None:
+        if event == "round abandoned":
+            raise KeyboardInterrupt
+
+    whole: dict[str, Any] = {"rounds": None, "plan": RoundPlan(26, 1.0), "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        run(job, fleet=a_fleet(job, dropout=0.0), tell=stop, **whole)
+    with pytest.raises(GaveUpError, match=r"26 reports were refused \(26 norm above the limit\), and no device"):
+        run(job, fleet=a_fleet(job, dropout=0.0), **whole)
 
 
 def test_an_abandoned_attempt_counts_nobody_twice() -> None:

@@ -48,8 +48,8 @@ def test_the_wait_ends_with_as_many_devices_as_a_round_wants() -> None:
     fleet = ShardedFleet([Arriving([[], [1], [1, 2]]), Arriving([[], [7]])], Waiting(60.0), on_wait=said.append)
     assert fleet.devices(3, NOBODY).tolist() == [1, 2, 7]
     assert said == [
-        "waiting for devices: 0 of 3 are there",
-        "waiting for devices: 2 of 3 are there",
+        "waiting for devices: 0 of 3 are ready",
+        "waiting for devices: 2 of 3 are ready",
         "",
     ]
 
@@ -70,7 +70,7 @@ def test_a_failed_server_is_not_waited_for() -> None:
     said: list[str] = []
     fleet = ShardedFleet([Arriving([None]), Arriving([[4], [4, 5]])], Waiting(60.0), on_wait=said.append)
     assert fleet.devices(4, NOBODY).tolist() == [4, 5]
-    assert said == ["waiting for devices: 1 of 2 are there, 1 of 2 servers failed", ""]
+    assert said == ["waiting for devices: 1 of 2 are ready, 1 of 2 servers failed", ""]
     with pytest.raises(FedgramError, match="the server is away"):
         ShardedFleet([Arriving([None]), Arriving([None])], Waiting(60.0)).devices(4, NOBODY)
 
