@@ -1,5 +1,6 @@
 """`fedgram refit` from end to end, on a generated population."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedgram.automata.properties import model_faults
+from fedgram.cli.main import run
 from fedgram.formats.models import read_model
 
 Command = Callable[..., Any]
@@ -49,6 +51,47 @@ def test_refit(folder: Path, fedgram: Command) -> None:
         made = fedgram(*base, "--no-pairs", "--grow", 0, "--norm", norm, "--outliers", 0, "-o", folder / "P.arpa")
         counted[norm] = made["words_counted"]
     assert counted["inf"] == counted[1000] > 2 * counted[2] > 0
+
+
+def test_options_of_noise_need_noise(folder: Path, refused: Callable[..., str]) -> None:
+    base = ["federated", "refit", folder / "A.ngram", "--users", folder / "users.parquet", "-o", folder / "R.ngram"]
+    needs = "--protection dp; without it no noise is added"
+    assert refused(*base, "--epsilon", 3.42, "--delta", 1e-6) == f"--epsilon and --delta need {needs}"
+    assert refused(*base, "--noise-seed", 1, "--protection", "none") == f"--noise-seed needs {needs}"
+    assert refused(*base, "--ledger", folder / "l.json") == f"--ledger needs {needs}"
+    budget = "--budget-epsilon", 4, "--budget-delta", 1e-6
+    assert refused(*base, *budget, "--simulated", 9) == (
+        f"--simulated, --budget-epsilon and --budget-delta need {needs}"
+    )
+    assert "--min-devices needs --protection threshold" in refused(*base, "--protection", "dp", "--min-devices", 9)
+    assert not (folder / "l.json").exists()
+    users = folder / "users.parquet"
+    train = ["federated", "train", "--users", users, "--unigrams", "U.unigrams", "-o", folder / "R.safetensors"]
+    multiplier = refused(*train, "--noise-multiplier", 1)
+    assert multiplier == "--noise-multiplier needs --noise poisson or blt; without it no noise is added"
+    apart = refused(*train, "--noise", "poisson", "--min-separation", 3)
+    assert apart.startswith("--min-separation needs --noise blt")
+    assert "--ledger needs --noise poisson or blt" in refused(*train, "--ledger", folder / "l.json")
+    words = ["federated", "unigrams", "collect", "--users", users, "--whitelist", "w.txt", "-o", folder / "U.unigrams"]
+    assert refused(*words, "--epsilon", 1) == f"--epsilon needs {needs}"
+    measure = ["federated", "evaluate", folder / "A.ngram", "--users", users]
+    assert refused(*measure, "--delta", 1e-6) == "--delta needs --epsilon; without it no noise is added"
+
+
+def test_noise_is_named_and_what_it_hides(folder: Path, fedgram: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("dp_accounting")
+    base = ["federated", "refit", folder / "A.ngram", "--users", folder / "users.parquet", "--protection", "dp"]
+    base += ["--noise-seed", 1, "--delta", 1e-6, "--grow", 0, "-o", folder / "R.ngram"]
+    assert run([str(word) for word in [*base, "--epsilon", 0.5]]) == 0
+    out, err = capsys.readouterr()
+    assert "words counted, with noise" in out
+    assert "warning: the noise hides what devices counted (its standard deviation is" in err
+    many = [*base, "--epsilon", 8, "--simulated", 100_000_000, "--ledger", folder / "privacy.json", "--json"]
+    assert run([str(word) for word in many]) == 0
+    out, err = capsys.readouterr()
+    assert "hides" not in err
+    assert json.loads(out)["words_counted"] > 0
+    assert fedgram("privacy", "ledger", folder / "privacy.json", "--json")["delta"] == 1e-6
 
 
 def test_refusals(folder: Path, fedgram: Command, refused: Callable[..., str]) -> None:

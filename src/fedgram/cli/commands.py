@@ -5,6 +5,10 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+from fedgram.core.errors import FedgramError
+from fedgram.core.settings import Needs, without_effect
 
 
 class _WithExamples(click.Command):
@@ -24,15 +28,20 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """A command whose help ends with examples; options that were renamed are accepted with a hint."""
+    """A command whose help ends with examples.
+
+    Options that were renamed are accepted with a hint, and those that would have no effect are refused.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Replace earlier names of options by the present ones."""
+        """Replace earlier names of options by the present ones, and check that the given options have an effect."""
         present = {name for p in self.params for name in p.opts}
         renamed = {
             old: p.opts[0] for p in self.params if isinstance(p, Option) for old in p.formerly if old not in present
         }
-        return super().parse_args(ctx, [_renamed(argument, renamed) for argument in args])
+        left = super().parse_args(ctx, [_renamed(argument, renamed) for argument in args])
+        _refuse_idle(self.params, ctx)
+        return left
 
 
 class Group(_WithExamples, click.Group):
@@ -45,11 +54,16 @@ Group.group_class = Group
 
 
 class Option(click.Option):
-    """An option that may have earlier names, such as `--client-lr`."""
+    """An option that may have earlier names, such as `--client-lr`, and that may need another option.
 
-    def __init__(self, *args: Any, formerly: tuple[str, ...] = (), **attributes: Any) -> None:
+    It is refused where the command has an option that it `needs` and the value will not do.
+    """
+
+    def __init__(
+        self, *args: Any, formerly: tuple[str, ...] = (), needs: tuple[Needs, ...] = (), **attributes: Any
+    ) -> None:
         super().__init__(*args, **attributes)
-        self.formerly = formerly
+        self.formerly, self.needs = formerly, needs
 
 
 class LazyGroup(Group):
@@ -98,6 +112,21 @@ class LazyGroup(Group):
 def hint(old: str, new: str) -> None:
     """Tell of a new name."""
     click.echo(f"fedgram: `{old}` is now `{new}`; the old name works in this version only", err=True)
+
+
+def _refuse_idle(parameters: Sequence[click.Parameter], ctx: click.Context) -> None:
+    """Refuse options of the command line that have no effect without another one."""
+    flags = {p.opts[0].lstrip("-").replace("-", "_"): p for p in parameters if isinstance(p, Option)}
+    given = {
+        p.opts[0]: p.needs
+        for p in flags.values()
+        if ctx.get_parameter_source(str(p.name)) == ParameterSource.COMMANDLINE
+    }
+    if idle := without_effect(given, {name: (ctx.params.get(str(p.name)), p.default) for name, p in flags.items()}):
+        options, needed = idle
+        wanted = f"--{needed.name.replace('_', '-')} {' or '.join(needed.values)}".rstrip()
+        listed = " and ".join((", ".join(options[:-1]), options[-1])) if len(options) > 1 else options[0]
+        raise FedgramError(f"{listed} need{'s' * (len(options) == 1)} {wanted}; without it {needed.otherwise}")
 
 
 def _renamed(argument: str, renamed: dict[str, str]) -> str:

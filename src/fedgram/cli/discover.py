@@ -65,7 +65,8 @@ def command(
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         randomness = None if noise_seed is None else SeededRandomness(noise_seed)
         found = discover(
-            people.users(split), known, options, seed=seed, randomness=randomness, ledger=ledger, begin=step.begin
+            people.users(split), known, options, seed=seed, randomness=randomness,
+            ledger=ledger.asked_at(options.delta), begin=step.begin,
         )  # fmt: skip
     with atomic_write(output) as file:
         file.write("".join(f"{word}\n" for word in found.words).encode())

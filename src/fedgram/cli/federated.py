@@ -10,7 +10,7 @@ import click
 
 from fedgram.automata.budget import Budget
 from fedgram.cli.commands import Group, hint
-from fedgram.cli.console import Steps, show, steps
+from fedgram.cli.console import Steps, show, steps, warn
 from fedgram.cli.discover import command as discover_command
 from fedgram.cli.federated_evaluate import command as evaluate_command
 from fedgram.cli.network import print_presets
@@ -243,20 +243,27 @@ def refit_command(
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         refitted = refit(
             given, people.users(split), options, privacy=privacy, casing=cased, public=known, budget=budget,
-            seed=seed, counts=counts, ledger=ledger, begin=step.begin,
+            seed=seed, counts=counts, ledger=ledger.asked_at(privacy.delta), begin=step.begin,
         )  # fmt: skip
         step.begin(f"Writing {output}")
         write_model(refitted, output)
     seconds = round(perf_counter() - began, 3)
-    show({"model": str(output), **_figures_of_refit(refitted), **size(refitted), "seconds": seconds}, as_json)
+    figures = _figures_of_refit(refitted, as_json)
+    show({"model": str(output), **figures, **size(refitted), "seconds": seconds}, as_json)
+    if refitted.counted.is_hidden:
+        hidden = f"its standard deviation is {refitted.counted.deviation_of_words:,.0f} words"
+        remedy = "use a larger population, a larger --epsilon, or another --protection"
+        warn(f"the noise hides what devices counted ({hidden}); the model learned little from them; {remedy}")
 
 
-def _figures_of_refit(refitted: RefittedModel) -> dict[str, Any]:
+def _figures_of_refit(refitted: RefittedModel, as_json: bool) -> dict[str, Any]:
     counted, passes = refitted.counted, refitted.counted.passes
     sizes = [round(p["bytes_received"] / max(p["reports"], 1)) for p in passes]
     return {
         "reports": [p["reports"] for p in passes], "rounds": [p["rounds"] for p in passes],
         **({} if refitted.protection == "dp" else {"bytes_per_report": sizes}),  # they depend on what devices typed
-        "words_counted": round(counted.ngrams[: counted.topology.first_arc[1]].sum()),
+        "words_counted" if as_json or not counted.deviation_of_words else "words_counted, with noise": round(
+            counted.words
+        ),
         "ngrams_counted": counted.topology.arcs, "privacy": refitted.protection,
     }  # fmt: skip

@@ -8,11 +8,14 @@ from typing import Any
 
 import click
 
+from fedgram.cli.commands import Option
 from fedgram.core.errors import FedgramError, InputError
+from fedgram.core.settings import NEEDS_DP, NEEDS_NOISE
 from fedgram.core.unpacking import PACKED
 from fedgram.formats.models import FORMATS, READERS, WRITABLE, is_pipe, model_suffix
 from fedgram.text.messages import SPLITS
 
+_NEEDS = (NEEDS_DP, NEEDS_NOISE)  # of a ledger, where a command can be without noise
 Decorator = Callable[[Any], Any]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -50,11 +53,11 @@ def ledger_options(function: Any) -> Any:
         return function(ledger=_ledger(ledger, budget_epsilon, budget_delta), **values)
 
     for option in (
-        click.option("--budget-delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
-                     help="δ of the privacy budget."),
-        click.option("--budget-epsilon", type=click.FloatRange(0, min_open=True),
+        click.option("--budget-delta", cls=Option, needs=_NEEDS,
+                     type=click.FloatRange(0, 1, min_open=True, max_open=True), help="δ of the privacy budget."),
+        click.option("--budget-epsilon", cls=Option, needs=_NEEDS, type=click.FloatRange(0, min_open=True),
                      help="ε of the privacy budget of these users: what would exceed it is not begun."),
-        click.option("--ledger", callback=output_path,
+        click.option("--ledger", cls=Option, needs=_NEEDS, callback=output_path,
                      help="File in which privacy spent on these users is recorded, over all operations."),
     ):  # fmt: skip
         command = option(command)

@@ -24,7 +24,7 @@ from fedgram.fgram.pack import PackOptions, pack, unpack_model
 from fedgram.fgram.reader import MAX_PREDICTIONS, open_model
 from fedgram.formats.arpa import write_arpa
 from fedgram.formats.exports import ExportFormat, ExportOptions, export
-from fedgram.formats.kenlm import STRUCTURES
+from fedgram.formats.kenlm import STRUCTURES, find_builder
 from fedgram.formats.models import read_model
 from fedgram.keyboard.layout import LAYOUTS, load_layout
 from fedgram.keyboard.public_model import PublicModelOptions, build_public_model
@@ -245,7 +245,7 @@ def _kenlm(arpa: Path, lines: list[str], text: Ragged, builder: str | None) -> d
     files, config = {"probing": arpa}, kenlm.Config()
     config.show_progress = False
     config.arpa_complain = kenlm.ARPALoadComplain.NONE
-    builder = builder or shutil.which("build_binary")
+    builder = find_builder(builder) if builder else shutil.which("build_binary")
     if builder:
         for name, options in STRUCTURES.items():
             files[name] = arpa.with_suffix(f".{name}")

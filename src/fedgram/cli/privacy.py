@@ -133,7 +133,11 @@ def _in_words(model: Any) -> str:
     examples=["fedgram privacy ledger privacy.json", "fedgram privacy ledger privacy.json --delta 1e-8 --json"],
 )
 @click.argument("file", metavar="FILE")
-@click.option("--delta", type=_DELTA, help="δ; by default, that of the budget.")
+@click.option(
+    "--delta",
+    type=_DELTA,
+    help="δ; by default, that of the budget, or else the largest that an operation was asked for with.",
+)
 @json_option
 def ledger_command(file: str, delta: float | None, as_json: bool) -> None:
     """Show what was spent of a population's privacy: all operations of a ledger, composed.

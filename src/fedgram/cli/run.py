@@ -194,8 +194,8 @@ def execute(
 def _verdict(workspace: Path) -> "Verdict":
     from fedgram.pipeline.verdict import verdict
 
-    final, evaluation = (json.loads((workspace / f"{x}.json").read_text("utf-8")) for x in ("final", "evaluation"))
-    return verdict(final, evaluation)
+    told = (json.loads((workspace / f"{x}.json").read_text("utf-8")) for x in ("final", "evaluation", "population"))
+    return verdict(*told)
 
 
 def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float, judged: "Verdict") -> None:

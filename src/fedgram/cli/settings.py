@@ -39,7 +39,9 @@ def _option(setting: Setting, prefix: str) -> Callable[[Any], Any]:
     names = (f"{flag}/--no-{flag[2:]}" if setting.hint is bool else flag, f"{prefix}_{setting.name}")
     kind: Any = bool if setting.hint is bool else _SettingType(setting)
     text = f"{setting.help}  [{'; '.join(_notes(setting))}]".removesuffix("  []")
-    return click.option(*names, cls=Option, type=kind, default=setting.default, help=text, formerly=formerly)
+    return click.option(
+        *names, cls=Option, type=kind, default=setting.default, help=text, formerly=formerly, needs=setting.needs
+    )
 
 
 def _notes(setting: Setting) -> list[str]:

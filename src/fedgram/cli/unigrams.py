@@ -93,7 +93,8 @@ def collect_command(
         words = len(known) - len(SPECIAL)
         people = open_population(users, on_rows=step.begin(f"Reading {users}"))
         counts = collect_unigrams(
-            people.users(split), known, options, privacy=privacy, seed=seed, ledger=ledger, begin=step.begin
+            people.users(split), known, options, privacy=privacy, seed=seed, ledger=ledger.asked_at(privacy.delta),
+            begin=step.begin,
         )  # fmt: skip
         write_unigrams(output, counts)
         convergence = counts.convergence

@@ -12,6 +12,7 @@ otherwise. Every field has a default.
 import math
 import sys
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -67,13 +68,48 @@ class SettingError(InvariantError):
         super().__init__(f"{name} {problem}")
 
 
-def setting(default: T, help: str, *, formerly: str | tuple[str, ...] = ()) -> T:
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Another setting without which a setting has no effect: it must have one of `values`, or not be its default.
+
+    `otherwise` says what is missing without it. With `in_files=False` it may also be met by another section of a file.
+    """
+
+    name: str
+    values: tuple[str, ...] = ()
+    otherwise: str = "no noise is added"
+    in_files: bool = True
+
+    def is_met(self, value: Any, default: Any) -> bool:
+        """Whether a value of the other setting will do."""
+        return value in self.values if self.values else value != default
+
+
+NEEDS_DP = Needs("protection", ("dp",))
+NEEDS_NOISE = Needs("noise", ("poisson", "blt"))
+
+
+def without_effect(
+    given: Mapping[str, tuple[Needs, ...]], others: Mapping[str, tuple[Any, Any]]
+) -> tuple[tuple[str, ...], Needs] | None:
+    """The given settings that have no effect, and what they need; None if all have one.
+
+    `others` has the values and defaults of settings by name. What it does not have is not needed.
+    """
+    for needed in dict.fromkeys(needed for needs in given.values() for needed in needs):
+        if needed.name in others and not needed.is_met(*others[needed.name]):
+            return tuple(name for name, needs in given.items() if needed in needs), needed
+    return None
+
+
+def setting(default: T, help: str, *, formerly: str | tuple[str, ...] = (), needs: Needs | None = None) -> T:
     """A field of a settings class: its default, and one line that says what it means.
 
-    `formerly` are earlier names, which TOML files and commands still accept.
+    `formerly` are earlier names, which TOML files and commands still accept. Without what it `needs`, the setting has
+    no effect, and files and commands that give it are refused.
     """
     formerly = (formerly,) if isinstance(formerly, str) else formerly
-    return field(default=default, metadata={"help": help, "formerly": formerly})
+    return field(default=default, metadata={"help": help, "formerly": formerly, "needs": (needs,) if needs else ()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +123,7 @@ class Setting:
     default: Any
     help: str
     formerly: tuple[str, ...]
+    needs: tuple[Needs, ...]
 
     @property
     def wanted(self) -> str:
@@ -139,8 +176,11 @@ def _settings_of(kind: Any) -> tuple[Setting, ...]:
             continue
         about = known.metadata
         found.append(
-            Setting(known.name, hint, bounds, optional, known.default, about.get("help", ""), about.get("formerly", ()))
-        )
+            Setting(
+                known.name, hint, bounds, optional, known.default, about.get("help", ""), about.get("formerly", ()),
+                about.get("needs", ()),
+            )
+        )  # fmt: skip
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedgram.core.errors import FedgramError, InputError
-from fedgram.core.settings import SettingError, settings_of
+from fedgram.core.settings import SettingError, settings_of, without_effect
 
 T = TypeVar("T")
 _MAX_BYTES = 1 << 18
@@ -76,11 +76,26 @@ def _section(table: Any, default: T, prefix: str, path: str | Path, known: list[
         values[name] = _section(value, section, f"{prefix}{name}.", path, known) if is_dataclass(section) else value
     try:
         result: T = replace(default, **values)  # type: ignore[type-var]
-        return result
     except SettingError as error:
         raise InputError(path, f"{prefix}{error}") from None
     except FedgramError as error:  # what the fields of a section demand of each other
         raise InputError(path, f"{prefix.rstrip('.') or 'the configuration'}: {error}") from None
+    _refuse_idle(result, set(values), prefix, path)
+    return result
+
+
+def _refuse_idle(section: Any, given: set[str], prefix: str, path: str | Path) -> None:
+    """Refuse keys that have no effect, unless the file states the value of what they need: then it is meant so."""
+    known = settings_of(type(section))
+    needs = {s.name: tuple(n for n in s.needs if n.in_files) for s in known if s.name in given}
+    if idle := without_effect(
+        needs, {s.name: (getattr(section, s.name), s.default) for s in known if s.name not in given}
+    ):
+        names, needed = idle
+        wanted = f"{prefix}{needed.name}" + (f" = {' or '.join(map(repr, needed.values))}" if needed.values else "")
+        verb = "need" if len(names) > 1 else "needs"
+        given_names = " and ".join(prefix + name for name in names)
+        raise InputError(path, f"{given_names} {verb} {wanted}; without it {needed.otherwise}")
 
 
 def _nearest(prefix: str, name: str, known: list[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from fedgram.automata.budget import Budget
 from fedgram.automata.training import NGramOptions
 from fedgram.core.errors import FedgramError, InputError, InvariantError
-from fedgram.core.settings import AtLeastOne, Between, Positive, SettingError, Settings, setting
+from fedgram.core.settings import NEEDS_DP, AtLeastOne, Between, Positive, SettingError, Settings, setting
 from fedgram.core.toml_config import digest, read_config
 from fedgram.distill.distillation import DistillationOptions
 from fedgram.distill.refit.refit import RefitOptions
@@ -139,14 +139,16 @@ class PrivacySection(PrivacyOptions):
     """What keeps single users out of all that the server learns (beyond the paper); see docs/privacy.md."""
 
     unigrams_share: Annotated[float, Between(above=0, high=1)] = setting(
-        0.05, "With dp: the share of the privacy budget that word counts get, as zCDP."
+        0.05, "With dp: the share of the privacy budget that word counts get, as zCDP.", needs=NEEDS_DP
     )
     networks_share: Annotated[float, Between(0, 1)] = setting(
-        0.35, "With dp: the share that networks get, all together. What is left is for the counts of n-grams."
-    )
+        0.35, "With dp: the share that networks get, all together. What is left is for the counts of n-grams.",
+        needs=NEEDS_DP,
+    )  # fmt: skip
     evaluation_clip: Positive = setting(
-        2500.0, "With dp, if devices measure: maximum L2 norm of a device's sums per model, about 2.5 times its words."
-    )
+        2500.0, "With dp, if devices measure: maximum L2 norm of a device's sums per model, about 2.5 times its words.",
+        needs=NEEDS_DP,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check the values, and that something is left for n-grams."""
@@ -327,14 +329,27 @@ def read_run_config(
         found[section, key] = str(folder / value)
     found |= given or {}
     for (section, key), value in found.items():
-        if not Path(value).is_file():
-            remedy = f"give it with --{key}" if preset and section == "population" else None
-            if remedy and key == "users":
-                remedy += "; without users, `fedgram phone build` makes a model of public text"
-            problem = f"{section}.{key} names a file that is not there: {value}"
-            raise InputError(source, problem, remedy=remedy)
+        _check_file(source, section, key, Path(value), is_option=preset and section == "population")
     try:
         config = config.with_files(found)
     except InvariantError as error:
         raise InputError(source, f"population: {error}") from None
     return config.without_users() if config.population.is_on_devices else config
+
+
+def _check_file(source: str | Path, section: str, key: str, path: Path, *, is_option: bool) -> None:
+    """Refuse what is no file, and an empty one, before a run begins."""
+    remedy = None
+    if path.is_dir():
+        problem = f"names a folder, not a file: {path}"
+        remedy = f"fedgram data import {path} -o users.parquet makes a file of it" if key == "users" else "name a file"
+    elif not path.is_file():
+        problem = f"names a file that is not there: {path}"
+        remedy = f"give it with --{key}" if is_option else None
+        if is_option and key == "users":
+            remedy = f"give it with --{key}; without users, `fedgram phone build` makes a model of public text"
+    elif not path.stat().st_size:
+        problem = f"names an empty file: {path}"
+    else:
+        return
+    raise InputError(source, f"{section}.{key} {problem}", remedy=remedy)

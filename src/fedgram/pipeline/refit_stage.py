@@ -34,7 +34,7 @@ def refit(
     ngrams = {"prior": prior, "uncased": model.uncased, "cased": model}
     write_json(work.write("refit.json"), {
         "passes": [told_of_pass(counted, privacy) for counted in passes],
-        "words_counted": round(counted.ngrams[: counted.topology.first_arc[1]].sum()),
+        "words_counted": round(counted.words),
         "ngrams_counted": counted.topology.arcs,
         "ngrams": {name: model.topology.arcs for name, model in ngrams.items()}, **ledger_entries(ledger),
     })  # fmt: skip

@@ -12,7 +12,7 @@ from fedgram.pipeline.config import RunConfig
 from fedgram.pipeline.model_names import ARCHITECTURE
 from fedgram.pipeline.report_facts import Told, about, privacy, ways, whom
 from fedgram.pipeline.text_stages import write_json
-from fedgram.pipeline.verdict import verdict
+from fedgram.pipeline.verdict import is_baseline, verdict
 from fedgram.pipeline.workspace import Work
 from fedgram.report.figures import dark_twin, draw_distribution_convergence, draw_likelihood, draw_tail_words
 from fedgram.report.page import write_report
@@ -41,10 +41,12 @@ def report(work: Work, config: RunConfig, timings: Callable[[], Mapping[str, Map
     folder = work.write("report")
     folder.mkdir(exist_ok=True)
     language, found = config.population.language, told["evaluation"]
+    judged = verdict(told["final"], found, told["population"])
     results = {
         "title": f"{config.title}, {LANGUAGES[language]}",
         "measured": f"{found['users']:,} {whom(found)}",
-        "warnings": list(verdict(told["final"], found).warnings),
+        "result": judged.sentence if is_baseline(told["final"]) else None,
+        "warnings": list(judged.warnings),
         "about": about(config, told),
         "languages": {language: found["uncased"]},
         "cased": {language: found["cased"]},

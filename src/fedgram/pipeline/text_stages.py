@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,11 @@ def _some(share: FloatArray, part: float) -> FloatArray:
 
 def _normalized(path: Path, work: Work) -> Iterator[str]:
     advance = work.begin("Normalising the supplement", path.stat().st_size if path.suffix != ".gz" else None)
-    return map(" ".join, normalized_sentences(path, advance))
+    lines = map(" ".join, normalized_sentences(path, advance))
+    first = next(lines, None)
+    if first is None:
+        raise InputError(path, "contains no sentences", remedy="give text that the server may see")
+    return chain([first], lines)
 
 
 def _lower_case(words: Vocabulary, path: Path) -> Vocabulary:

@@ -23,7 +23,7 @@ from typing import Any
 from fedgram.core.errors import FedgramError, InputError, InvariantError
 from fedgram.core.locks import locked
 from fedgram.core.storage import atomic_write, flush
-from fedgram.privacy.accounting import Event, Spent, compose, event_from_json, event_to_json
+from fedgram.privacy.accounting import Approximate, Event, Spent, compose, event_from_json, event_to_json
 from fedgram.privacy.gaussian import check_delta
 
 KIND, VERSION = "fedgram privacy ledger", 1
@@ -103,6 +103,7 @@ class Ledger:
 
     def __init__(self, path: Path | None = None, budget: Budget | None = None) -> None:
         self.path, self.budget, self._entries = path, budget, tuple[Entry, ...]()
+        self._asked: float | None = None
 
     @classmethod
     def open(cls, path: str | Path, budget: Budget | None = None) -> "Ledger":
@@ -127,8 +128,17 @@ class Ledger:
 
     @property
     def delta(self) -> float:
-        """δ of the budget, or a usual one."""
-        return self.budget.delta if self.budget else DEFAULT_DELTA
+        """δ of the budget; or else the largest that an operation was asked for with, or a usual one."""
+        if self.budget:
+            return self.budget.delta
+        known = [e.event.delta for e in self._entries if isinstance(e.event, Approximate)]
+        return max([*known, self._asked] if self._asked else known, default=DEFAULT_DELTA)
+
+    def asked_at(self, delta: float) -> "Ledger":
+        """This ledger, which notes with its next entry that an operation's ε was asked for at δ."""
+        check_delta(delta)
+        self._asked = max(delta, self._asked or 0.0)
+        return self
 
     def plan(
         self, name: str, event: Event, *, rounds: int = 1, run: str = "", generator: str = "", stands_for: float = 1.0
@@ -221,6 +231,8 @@ class Ledger:
             self._entries = tuple(Entry.from_json(values) for values in content["entries"])
             if self.budget is None and content["budget"] is not None:
                 self.budget = Budget(**content["budget"])
+            if content.get("delta") is not None:
+                self.asked_at(content["delta"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FedgramError) as error:
             remedy = "restore it from a backup; without it nobody knows what was spent"
             raise InputError(self.path, "is not a privacy ledger, or is damaged", remedy=remedy) from error
@@ -229,7 +241,8 @@ class Ledger:
         if self.path is None:
             return
         budget = asdict(self.budget) if self.budget else None
-        content = {"kind": KIND, "version": VERSION, "budget": budget, "entries": [e.to_json() for e in self._entries]}
+        entries = [entry.to_json() for entry in self._entries]
+        content = {"kind": KIND, "version": VERSION, "budget": budget, "delta": self._asked, "entries": entries}
         with atomic_write(self.path) as file:
             file.write((json.dumps(content, indent=1) + "\n").encode())
         flush(self.path.parent)

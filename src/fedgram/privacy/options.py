@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Annotated, Literal
 
-from fedgram.core.settings import AtLeastOne, Between, Positive, SettingError, Settings, setting
+from fedgram.core.settings import NEEDS_DP, AtLeastOne, Between, Needs, Positive, SettingError, Settings, setting
 from fedgram.privacy.accounting import Gaussian
 from fedgram.privacy.gaussian import gaussian_epsilon, multiplier_for
 from fedgram.privacy.noise import Randomness, SeededRandomness, SystemRandomness
 
 Protection = Literal["threshold", "dp", "none"]
+_NEEDS_THRESHOLD = Needs("protection", ("threshold",), otherwise="no number of devices is asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +28,23 @@ class PrivacyOptions(Settings):
         "nothing.",
     )
     min_devices: Annotated[int, Between(2)] = setting(
-        10, "With threshold: minimum number of devices of an n-gram that devices add.", formerly="least"
-    )
+        10, "With threshold: minimum number of devices of an n-gram that devices add.", formerly="least",
+        needs=_NEEDS_THRESHOLD,
+    )  # fmt: skip
     network_devices: Annotated[int, Between(2)] = setting(
-        2, "With threshold: minimum number of devices of an n-gram that the network learned and that is not public."
-    )
-    epsilon: Positive = setting(3.42, "With dp: ε of everything together.")
-    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With dp: δ.")
+        2, "With threshold: minimum number of devices of an n-gram that the network learned and that is not public.",
+        needs=_NEEDS_THRESHOLD,
+    )  # fmt: skip
+    epsilon: Positive = setting(3.42, "With dp: ε of everything together.", needs=NEEDS_DP)
+    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With dp: δ.", needs=NEEDS_DP)
     simulated: AtLeastOne | None = setting(
-        None, "With dp: simulate a population of this size; the noise is as small as if each device stood for many."
-    )
+        None, "With dp: simulate a population of this size; the noise is as small as if each device stood for many.",
+        needs=NEEDS_DP,
+    )  # fmt: skip
     noise_seed: Annotated[int, Between(0)] | None = setting(
-        None, "With dp: draw the noise from this seed, for experiments: the result is repeatable, but not private."
-    )
+        None, "With dp: draw the noise from this seed, for experiments: the result is repeatable, but not private.",
+        needs=NEEDS_DP,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

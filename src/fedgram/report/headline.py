@@ -32,7 +32,8 @@ def result(results: Results) -> list[Block]:
         if language.baseline not in levels or chosen not in levels:
             continue
         new, old = levels[chosen], levels[language.baseline]
-        sentence = result_sentence(chosen, new, language.baseline, old, changes[chosen], results.measured)
+        change = changes[chosen]
+        sentence = results.result or result_sentence(chosen, new, language.baseline, old, change, results.measured)
         prefix = f"{LANGUAGES.get(name, name)}: " if len(results.languages) > 1 else ""
         caption = "Share of typed words that were the keyboard's first suggestion. Lines are 95 % intervals over users."
         chart = Chart(tuple(_bars(levels, chosen, language)), caption)

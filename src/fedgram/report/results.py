@@ -2,6 +2,7 @@
 
     title                    a string
     measured                 who was measured, such as "481 test users"
+    result                   the result in a sentence, in place of the one on the final model's change
     warnings                 sentences that must not be overlooked, shown at the top
     about                    names and values that describe the run
     languages.LANG.baseline  the name of the baseline among the models
@@ -129,6 +130,7 @@ class Results:
 
     title: str
     measured: str | None = None
+    result: str | None = None
     warnings: tuple[str, ...] = ()
     about: Mapping[str, Value] = field(default_factory=dict)
     languages: Mapping[str, LanguageResult] = field(default_factory=dict)
@@ -174,6 +176,7 @@ class _Reader:
         readers: dict[str, Callable[[Any, str], Any]] = {
             "title": self.text,
             "measured": self.text,
+            "result": self.text,
             "config": self.text,
             "warnings": self.texts,
             "about": self.values,

@@ -4,8 +4,20 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Annotated, Literal
 
-from fedgram.core.settings import AtLeastOne, Between, Limit, Positive, SettingError, Settings, setting
+from fedgram.core.settings import (
+    NEEDS_NOISE,
+    AtLeastOne,
+    Between,
+    Limit,
+    Needs,
+    Positive,
+    SettingError,
+    Settings,
+    setting,
+)
 from fedgram.federated.cohort import CohortOptions
+
+_NEEDS_BLT = Needs("noise", ("blt",), in_files=False)  # a run with protection dp adds this noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +87,19 @@ class FedAvgOptions(CohortOptions):
         "Noise for differential privacy: none, independent noise on Poisson samples of devices, or correlated (BLT).",
     )
     noise_multiplier: Positive = setting(
-        1.0, "Standard deviation of the (fresh) noise in the sum of a round, per unit of the norm limit."
-    )
+        1.0, "Standard deviation of the (fresh) noise in the sum of a round, per unit of the norm limit.",
+        needs=NEEDS_NOISE,
+    )  # fmt: skip
     min_separation: AtLeastOne | None = setting(
         None,
         "With BLT noise: minimum number of rounds from one participation of a device to its next; by default, as many "
         "as the number of devices allows.",
+        needs=_NEEDS_BLT,
     )
     max_participations: AtLeastOne | None = setting(
-        None, "With BLT noise: maximum number of rounds per device; by default, as many as the separation allows."
-    )
+        None, "With BLT noise: maximum number of rounds per device; by default, as many as the separation allows.",
+        needs=_NEEDS_BLT,
+    )  # fmt: skip
     adaptive_clip: bool = setting(
         False, "Adapt the limit on the norm to the devices' changes; update-norm is the first limit."
     )
@@ -96,11 +111,13 @@ class FedAvgOptions(CohortOptions):
         0.05, "Adaptive clipping: standard deviation of the noise in the share of devices within the limit."
     )
     simulated: AtLeastOne | None = setting(
-        None, "Simulate a population of this size: the noise is as small as if each device stood for many."
-    )
+        None, "Simulate a population of this size: the noise is as small as if each device stood for many.",
+        needs=NEEDS_NOISE,
+    )  # fmt: skip
     noise_seed: Annotated[int, Between(0)] | None = setting(
-        None, "Draw the noise from this seed, for experiments: the result is repeatable, but not private."
-    )
+        None, "Draw the noise from this seed, for experiments: the result is repeatable, but not private.",
+        needs=NEEDS_NOISE,
+    )  # fmt: skip
     patience: AtLeastOne | None = setting(None, "Stop after this many scores on dev users without a better SLL^e.")
 
     def __post_init__(self) -> None:

@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 
 from fedgram.core.errors import InputError
-from fedgram.core.settings import AtLeastOne, Between, Limit, Positive, SettingError, Settings, Share, chosen, setting
+from fedgram.core.settings import (
+    AtLeastOne,
+    Between,
+    Limit,
+    Needs,
+    Positive,
+    SettingError,
+    Settings,
+    Share,
+    chosen,
+    setting,
+    without_effect,
+)
 from fedgram.core.toml_config import digest, from_table, read_config
 
 
@@ -41,6 +53,18 @@ def test_what_is_no_whole_number_is_refused(wrong: Any) -> None:
 def test_what_is_no_number_is_refused(wrong: Any) -> None:
     with pytest.raises(SettingError, match="clip must be a number above 0, not "):
         Options(clip=wrong)
+
+
+def test_a_setting_has_no_effect_without_what_it_needs() -> None:
+    dp, limit = Needs("protection", ("dp", "both")), Needs("limit", otherwise="nothing is limited")
+    given = {"epsilon": (dp,), "delta": (dp,), "rule": (limit,), "seed": ()}
+    met = {"protection": ("both", "none"), "limit": (2.0, 1.0)}
+    assert without_effect(given, met) is None
+    assert without_effect(given, {**met, "protection": ("none", "none")}) == (("epsilon", "delta"), dp)
+    assert without_effect(given, {**met, "protection": ("other", "none")}) == (("epsilon", "delta"), dp)
+    assert without_effect(given, {**met, "limit": (1.0, 1.0)}) == (("rule",), limit)
+    assert without_effect(given, {}) is None  # where there is no such setting, it is not needed
+    assert without_effect({"seed": ()}, {"protection": ("none", "none")}) is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,15 @@ def test_kenlm_is_built_by_kenlm(model: NGramModel, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(FedgramError, match="not on the PATH"):
         write_kenlm(model, tmp_path / "m.binary")
-    with pytest.raises(FedgramError, match="cannot be run"):
+    with pytest.raises(FedgramError, match="none is not there; --build-binary takes"):
         write_kenlm(model, tmp_path / "m.binary", builder=str(tmp_path / "none"))
+    with pytest.raises(FedgramError, match=r"libime_slm_build_binary is not on the PATH; .*apt install libime-bin"):
+        write_kenlm(model, tmp_path / "m.binary", builder="libime_slm_build_binary")
+    with pytest.raises(FedgramError, match=r"kenlm_build is not on the PATH; docs/exports\.md says how to get it"):
+        write_kenlm(model, tmp_path / "m.binary", builder="kenlm_build")
+    (tmp_path / "text").touch()
+    with pytest.raises(FedgramError, match="text is not a program that can be run"):
+        write_kenlm(model, tmp_path / "m.binary", builder=str(tmp_path / "text"))
     builder = tmp_path / "build_binary"
     builder.write_text('#!/bin/sh\nfor last; do :; done\necho "$1" > "$last"\n')
     builder.chmod(0o755)

@@ -12,6 +12,7 @@ import pytest
 from fedgram.automata.budget import Budget
 from fedgram.automata.merge import merge
 from fedgram.automata.model import NGramModel
+from fedgram.core.errors import InputError
 from fedgram.formats.artefact import read_ngram
 from fedgram.pipeline.baseline_stage import NOT_PRUNED, RULES, baselines, prune_best
 from fedgram.pipeline.config import BaselinesSection, PopulationSection
@@ -119,3 +120,12 @@ def test_without_users_the_population_is_the_servers_text(work: Work, tmp_path: 
     assert (tmp_path / "whitelist.txt").read_bytes() == given["whitelist"].read_bytes()
     words = len(given["whitelist"].read_text().splitlines())
     assert json.loads((tmp_path / "population.json").read_text()) == {"whitelist": words}
+
+
+def test_a_supplement_without_sentences_is_refused_by_the_name_that_the_user_gave(work: Work, tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text("\n \n")
+    given = {"supplement": tmp_path / "blank.txt", "whitelist": work.read("whitelist.txt")}
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InputError, match=r"blank\.txt: contains no sentences; give text that the server may see"):
+        population(Work(None, tmp_path / "run", given), PopulationSection(supplement="s.txt", whitelist="w.txt"), 3)
+    assert not list((tmp_path / "run").iterdir())

@@ -133,10 +133,30 @@ def test_values_and_their_types() -> None:
         ("[seed]\na = 1", "seed must be a whole number at least 0, not a section"),
         ("[population]\nusers = 'u.parquet'", "population: give users, supplement and whitelist, or none of them to"),
         ("[population]\nusers = 5", "population.users must be text, not 5"),
+        (
+            "[privacy]\nepsilon = 3.42\ndelta = 1e-6",
+            "privacy.epsilon and privacy.delta need privacy.protection = 'dp'; without it no noise is added",
+        ),
+        ("[privacy]\nnetworks_share = 0.2", "privacy.networks_share needs privacy.protection = 'dp'"),
+        (
+            "[words.training]\nnoise_multiplier = 2",
+            "words.training.noise_multiplier needs words.training.noise = 'poisson' or 'blt'; without it no noise",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(text: str, message: str) -> None:
     assert refused(text).startswith(message)
+
+
+def test_settings_that_have_no_effect_are_allowed_beside_the_reason() -> None:
+    """Such as in the configuration that a run writes, or to switch noise off for a while."""
+    for text in (
+        '[privacy]\nprotection = "none"\nepsilon = 2',
+        '[privacy]\nprotection = "dp"\nepsilon = 2\nmin_devices = 20',
+        "[privacy]\nmin_devices = 20",
+        '[privacy]\nprotection = "dp"\n[words.training]\nmin_separation = 5',  # a run with dp adds BLT noise
+    ):
+        assert from_table(tomllib.loads(text), RunConfig).privacy
 
 
 def test_the_presets_are_the_networks() -> None:
@@ -151,13 +171,30 @@ def test_files_are_found_beside_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"population.users names a file that is not there: .*u.parquet"):
         read_run_config(path)
     for name in ("u.parquet", "s.txt", "w.txt"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("text\n")
     assert read_run_config(path).population.users == str(tmp_path / "u.parquet")
+
+
+@pytest.mark.parametrize("key", ["users", "supplement", "whitelist"])
+def test_a_folder_and_an_empty_file_are_refused_before_a_run(key: str, tmp_path: Path) -> None:
+    paths = {("population", name): str(tmp_path / name) for name in ("users", "supplement", "whitelist")}
+    for path in paths.values():
+        Path(path).write_text("text\n")
+    assert read_run_config("en_us", paths).population.users == str(tmp_path / "users")
+    (tmp_path / "chats").mkdir()
+    with pytest.raises(InputError) as error:
+        read_run_config("en_us", {**paths, ("population", key): str(tmp_path / "chats")})
+    assert f"population.{key} names a folder, not a file: {tmp_path}/chats; " in str(error.value)
+    remedy = f"fedgram data import {tmp_path}/chats -o users.parquet" if key == "users" else "; name a file"
+    assert remedy in str(error.value)
+    (tmp_path / key).write_text("")
+    with pytest.raises(InputError, match=f"population.{key} names an empty file: {tmp_path}/{key}"):
+        read_run_config("en_us", paths)
 
 
 def test_without_users_the_server_has_a_supplement_and_a_whitelist(tmp_path: Path) -> None:
     for name in ("s.txt", "w.txt"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("text\n")
     path = tmp_path / "run.toml"
     path.write_text("[population]\nsupplement = 's.txt'\nwhitelist = 'w.txt'\n")
     config = read_run_config(path)
@@ -240,7 +277,7 @@ def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=refusal):
         read_run_config("en_us")
     for name in ("u.parquet", "supplement.txt", "whitelist.txt"):
-        Path(name).touch()
+        Path(name).write_text("text\n")
     config = read_run_config("pt_br", {("population", "users"): "u.parquet"})
     assert (config.population.users, config.population.language) == ("u.parquet", "pt_br")
     with pytest.raises(InputError, match=r"words.network names a file that is not there"):

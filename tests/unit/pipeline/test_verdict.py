@@ -65,9 +65,22 @@ def test_one_that_is_not_better_is_said_so(value: float | None, ci95: list[float
     assert warning in said
 
 
+def test_a_final_model_that_is_the_baseline_is_said_once() -> None:
+    found = verdict(final("Baseline"), evaluation(0.0, [0.0, 0.0]), {"dev_users": 2345})
+    assert found.sentence == (
+        "The final model is the baseline: no model from devices was better on 2,345 dev users "
+        "(best: Refit, 11.0 % against 12.0 %)."
+    )
+    (said,) = found.warnings
+    assert "so the final model is it; the best model from devices is Refit (11.00 %)" in said
+    assert not found.better
+    on_devices = {**final("Baseline"), "measured_on": "devices"}
+    assert "was better on dev devices (best" in verdict(on_devices, evaluation(0.0, [0.0, 0.0])).sentence
+
+
 def test_a_baseline_that_wins_on_dev_users() -> None:
     found = verdict(final("Baseline, unigrams tail"), evaluation(1.0, [0.5, 1.5]))
     (said,) = found.warnings
-    assert said.startswith("the baseline is the best model on dev users (12.00 % top-1)")
+    assert said.startswith("the baseline is the best model on dev users (12.00 % top-1), so the final model is made")
     assert said.endswith("the best model from devices is Refit (11.00 %)")
     assert found.better

@@ -107,6 +107,21 @@ def test_a_given_budget_replaces_the_one_of_the_file(tmp_path: Path) -> None:
     assert Ledger.open(path).budget == small
 
 
+def test_delta_is_that_of_the_budget_or_the_largest_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.json"
+    assert Ledger.open(path).delta == 1e-10
+    Ledger.open(path).asked_at(1e-6).plan("counts", Gaussian(2.0))
+    assert Ledger.open(path).delta == 1e-6
+    Ledger.open(path).asked_at(1e-7).plan("other counts", Gaussian(2.0))
+    assert (Ledger.open(path).delta, ledger_facts(Ledger.open(path))["delta"]) == (1e-6, 1e-6)
+    Ledger.open(path).plan("words", Approximate(1.0, 1e-5))
+    assert Ledger.open(path).delta == 1e-5
+    assert Ledger.open(path, Budget(9.0, DELTA)).delta == DELTA
+    assert Ledger().asked_at(1e-6).asked_at(1e-7).delta == 1e-6
+    with pytest.raises(FedgramError, match="delta must be between 0 and 1"):
+        Ledger().asked_at(1.0)
+
+
 def test_what_was_not_planned_cannot_be_spent() -> None:
     ledger = Ledger()
     with pytest.raises(InvariantError, match="counts was not planned"):
@@ -157,6 +172,7 @@ def test_one_line_per_operation_and_a_total() -> None:
         '{"kind": "fedgram privacy ledger", "version": 1, "budget": null, "entries": [{"name": "x"}]}',
         json.dumps({"kind": "fedgram privacy ledger", "version": 1, "budget": None,
                     "entries": [{**Entry("x", COUNTS).to_json(), "spent": 2}]}),
+        '{"kind": "fedgram privacy ledger", "version": 1, "budget": null, "delta": 1, "entries": []}',
     ],
 )  # fmt: skip
 def test_a_damaged_ledger_is_refused(tmp_path: Path, content: str) -> None:

@@ -225,6 +225,13 @@ def test_too_few_users_are_no_result(tmp_path: Path, results: dict[str, Any]) ->
     assert "is better than" not in text
 
 
+def test_a_result_that_is_given_takes_the_place_of_the_change(tmp_path: Path, results: dict[str, Any]) -> None:
+    results["languages"]["en_us"]["final"], results["result"] = "A_W_r", "The final model is the baseline."
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    assert "**The final model is the baseline.**" in text
+    assert "is better than" not in text
+
+
 def test_warnings_stand_at_the_top(tmp_path: Path, results: dict[str, Any]) -> None:
     results["warnings"] = ["the baseline is <best>", "the final model is worse"]
     page, twin = write_report(read_results(write(tmp_path, results)), tmp_path)

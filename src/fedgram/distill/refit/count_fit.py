@@ -37,7 +37,7 @@ from fedgram.distill.refit.occurrences import consistent, flow_counts, sentences
 _FURTHEST = 30.0  # by which factor shorter n-grams may change what is expected of longer ones
 _FIRST_ERROR, _LEAST_ERROR, _LEAST_SCALE, _ERROR_STEPS = 0.3, 0.02, 0.01, 4
 _LIMITS, _BY_CHANCE = np.arange(4.5, 9.0, 0.1), 0.01  # of what stands out
-_HIDDEN = 4.0  # standard deviations, below which noise hides the number of sentences
+HIDDEN = 4.0  # standard deviations, below which noise hides the number of sentences, or of words
 _USUAL = 4.5  # standard deviations, beyond which a count says nothing on how far others are off
 
 
@@ -112,7 +112,7 @@ def _sentences(t: Topology, ngrams: FloatArray, deviation: FloatArray, per_sente
     by_words = float(np.sum(count * p / s**2)) / precision
     exact = 1.0 / noise, 1.0 / (1.0 / precision + (_FIRST_ERROR * by_words) ** 2)
     found = max((ends * exact[0] + by_words * exact[1]) / sum(exact), 1.0)
-    return found if found > _HIDDEN * sqrt(min(noise, 1.0 / precision)) else 0.0
+    return found if found > HIDDEN * sqrt(min(noise, 1.0 / precision)) else 0.0
 
 
 def stands_out(excess: FloatArray) -> BoolArray:

@@ -26,7 +26,7 @@ from fedgram.core.progress import Begin, silent
 from fedgram.core.random import stream_key
 from fedgram.core.storage import Record
 from fedgram.distill.refit.asked_ngrams import AskedNGrams
-from fedgram.distill.refit.count_fit import trusted_counts
+from fedgram.distill.refit.count_fit import HIDDEN, trusted_counts
 from fedgram.distill.refit.count_release import CountRelease, Released
 from fedgram.distill.refit.ngram_growth import Growth, propose
 from fedgram.distill.refit.pair_sketch import PairCollection, SketchSize
@@ -68,6 +68,27 @@ class CountedNGrams:
     ngrams: FloatArray
     deviation: FloatArray
     passes: tuple[Mapping[str, Any], ...]
+
+    @property
+    def words(self) -> float:
+        """The number of words that devices counted, with the noise of its parts."""
+        return float(self.ngrams[self._single].sum())
+
+    @property
+    def deviation_of_words(self) -> float:
+        """The standard deviation of the noise of that number; 0 without noise."""
+        deviation = self.deviation[self._single]
+        return float(np.sqrt((deviation[np.isfinite(deviation)] ** 2).sum()))
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether noise hides that number."""
+        return self.deviation_of_words > 0.0 and self.words < HIDDEN * self.deviation_of_words
+
+    @property
+    def _single(self) -> slice:
+        """The arcs of single words."""
+        return slice(0, int(self.topology.first_arc[1]))
 
 
 class Passes:
