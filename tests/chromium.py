@@ -210,13 +210,15 @@ class Chromium:
 
     def touch(self, points: Sequence[tuple[float, float]]) -> None:
         """A finger that comes down, moves along points, and is lifted."""
-        (x, y), *rest = points
-        self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
-        for x, y in rest:
-            self.send("Input.dispatchTouchEvent", type="touchMove", touchPoints=[{"x": x, "y": y}])
-        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-        if rest:
-            sleep(0.6)  # a tap right behind a movement would be taken for the end of it
+        kinds = ["touchStart", *["touchMove"] * (len(points) - 1)]
+        steps = [{"type": kind, "touchPoints": [{"x": x, "y": y}]} for kind, (x, y) in zip(kinds, points, strict=True)]
+        steps.append({"type": "touchEnd", "touchPoints": []})
+        if len(points) == 1:  # together: on a busy machine, a tap would otherwise become a long press
+            self.send_all([("Input.dispatchTouchEvent", step) for step in steps])
+            return
+        for step in steps:
+            self.send("Input.dispatchTouchEvent", **step)
+        sleep(0.6)  # a tap right behind a movement would be taken for the end of it
 
     def press(self, *keys: str) -> None:
         """Keys of a real keyboard."""

@@ -25,8 +25,8 @@ class Tally:
     """What happened in one or more rounds, counted in devices and bytes.
 
     `reports` are the updates in a sum, of which `empty` hold nothing. `late` are devices whose reports were not waited
-    for. `failed` and `refused` are devices and updates by reason. In a simulation, `example` says what was wrong with
-    the first refused update; it is not saved.
+    for. `failed` and `refused` are devices and updates by reason. In a simulation, `example` may say by how much
+    a refused update exceeded a bound; it is not saved.
     """
 
     invited: int = 0

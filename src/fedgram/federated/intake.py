@@ -23,7 +23,7 @@ class Intake:
 
     `counted` has the devices in the sum. `participants` has these and the devices whose updates were refused: a device
     that may take part once is not invited again in either case. `empty` is the number of counted devices that had
-    nothing to send. `example` is what was wrong with the first refused update.
+    nothing to send. `example` has the numbers of a refused update.
     """
 
     def __init__(self, task: FederatedTask[Any], invited: Iterable[int] | None = None) -> None:
@@ -89,7 +89,7 @@ class Intake:
         self.participants.update(devices)
 
     def _refuse(self, device: int, refusal: RefusedUpdateError) -> None:
-        reason, self.example = refusal.reason, self.example or str(refusal)
+        reason, self.example = refusal.reason, self.example or refusal.example
         self.refused[reason] += 1
         if reason not in (Reason.NOT_INVITED, Reason.REPEATED):
             self.participants.add(device)

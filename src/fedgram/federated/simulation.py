@@ -177,7 +177,7 @@ class SimulatedFleet:
             if not isinstance(error, RefusedUpdateError):
                 raise error
             tally.refused[str(error.reason)] += 1
-            tally.example = tally.example or str(error)
+            tally.example = tally.example or error.example
             refused.append(device)
 
         drawn = stream(self._job.seed, "leaving", call.number, call.attempt).integers(0, MASKED_STEP + 1, len(missing))

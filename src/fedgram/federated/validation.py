@@ -38,10 +38,10 @@ class Reason(StrEnum):
 
 
 class RefusedUpdateError(InvariantError):
-    """An update that must not enter a sum."""
+    """An update that must not enter a sum; `example` has the numbers, for a simulation."""
 
-    def __init__(self, reason: Reason, problem: str) -> None:
-        self.reason = reason
+    def __init__(self, reason: Reason, problem: str, example: str = "") -> None:
+        self.reason, self.example = reason, example
         super().__init__(problem)
 
 
@@ -151,7 +151,7 @@ class UpdateBounds:
         if found.min_count < 0.0:
             raise RefusedUpdateError(Reason.NEGATIVE, "the update has a count below 0")
         if not all(limit.allows(n, found.weight) for limit, n in zip(self.norms, found.norms, strict=True)):
-            raise RefusedUpdateError(Reason.NORM, self._excess(found))
+            raise RefusedUpdateError(Reason.NORM, "the update's norm is above the limit", self._excess(found))
 
     def _excess(self, found: MeasuredUpdate) -> str:
         """Which norm of an update is above its limit."""
