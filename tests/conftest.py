@@ -23,6 +23,20 @@ PROGRAMS = ("Node", "Chromium", "presage", "Onboard")
 SHARED = Path(os.environ.get("FEDGRAM_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+@pytest.hookimpl(trylast=True)  # when tests that are not wanted are out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put a test that is marked `early` at the beginning of what each process gets first."""
+    processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    early = [item for item in items if item.get_closest_marker("early")]
+    others = [item for item in items if not item.get_closest_marker("early")]
+    items.clear()
+    for n in range(processes):  # xdist cuts the tests into pieces of equal size
+        own = early[n::processes]
+        size = (len(early) + len(others)) * (n + 1) // processes - len(items) - len(own)
+        items += own + others[:size]
+        del others[:size]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     """Tests keep the key of pseudonyms in a folder of their own."""

@@ -160,6 +160,7 @@ def without_bytes(story: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.early
 @pytest.mark.timeout(900)
 def test_a_federation_learns_what_one_process_learns(
     tmp_path: Path, fedgram: Callable[..., Any], refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch

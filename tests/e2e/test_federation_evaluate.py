@@ -106,6 +106,7 @@ def words_found(folder: Path, *, besides: str = "") -> set[str]:
     return {word for word in PLANTED if any(word.encode() in content for content in contents)}
 
 
+@pytest.mark.early
 @pytest.mark.timeout(600)
 def test_a_federation_without_users_at_the_server(
     tmp_path: Path, fedgram: Callable[..., Any], refused: Callable[..., str]

@@ -39,6 +39,7 @@ ELSEWHERE = {  # pages whose commands do not run here, although they exist and h
     "docs/results/networks.md": "its commands need users' text and a GPU",
     "docs/results/distillation.md": "its commands need users' text",
 }
+EARLY = ("docs/howto/federation.md", "docs/tour.md")
 
 
 def name(page: Path) -> str:
@@ -110,7 +111,10 @@ def test_pages_that_do_not_run_here_exist() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [page for page in PAGES if is_run(page)], ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.early if name(p) in EARLY else (), id=name(p)) for p in PAGES if is_run(p)],
+)
 def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if prepare := READY.get(name(page)):

@@ -91,10 +91,9 @@ def print_comparison(found: Comparison, title: str) -> None:
     gap = " ± " if console.width >= _WIDE else "\n± "
     console.print(title, highlight=False)
     names = _short_names(list(found.models))
-    table = _table(
-        f"± is half of a 95 % interval; changes are relative, in per cent, over the same users; {found.scope}"
-    )
-    for row in found.rows(gap):
+    rows = found.rows(gap)
+    table = _table(_footnote(found, any("±" in figure for row in rows for figure in row[1:])))
+    for row in rows:
         table.add_row(names.get(row[0], row[0]), *row[1:])
     console.print(table)
     if found.experiment is not None:
@@ -106,6 +105,16 @@ def print_comparison(found: Comparison, title: str) -> None:
         for path, change in e["change"].items():
             table.add_row(names[path], *(cell(change[key], "+", gap) for key in COLUMNS))
         console.print(table)
+
+
+def _footnote(found: Comparison, has_intervals: bool) -> str:
+    """What the table's figures are, as far as it has them."""
+    parts = {
+        "± is half of a 95 % interval": has_intervals,
+        "changes are relative, in per cent, over the same users": any("change" in f for f in found.models.values()),
+        found.scope: True,
+    }
+    return "; ".join(part for part, applies in parts.items() if applies)
 
 
 def _short_names(paths: list[str]) -> dict[str, str]:

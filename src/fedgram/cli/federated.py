@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fedgram.automata.budget import Budget
-from fedgram.cli.commands import Group, hint
+from fedgram.cli.commands import Group, Option, hint
 from fedgram.cli.console import Steps, show, steps, warn
 from fedgram.cli.discover import command as discover_command
 from fedgram.cli.federated_evaluate import command as evaluate_command
@@ -41,7 +41,7 @@ from fedgram.core.lazy import lazy
 from fedgram.core.storage import atomic_write
 from fedgram.distill.refit.refit import RefitOptions, RefittedModel, refit
 from fedgram.formats.models import read_model, write_model
-from fedgram.privacy.options import PrivacyOptions
+from fedgram.privacy.options import NEEDS_THRESHOLD, PrivacyOptions
 from fedgram.text.population import Population, open_population
 from fedgram.text.unigrams import read_unigrams
 from fedgram.training.options import FedAvgOptions
@@ -206,7 +206,7 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
     callback=model_input,
     help="Cased n-gram model that gives the capitals; by default, MODEL. Devices do not check capitals.",
 )
-@click.option("--public", callback=model_input,
+@click.option("--public", cls=Option, needs=(NEEDS_THRESHOLD,), callback=model_input,
               help="N-gram model of public text: with a threshold, its n-grams stay, whoever typed them.")  # fmt: skip
 @settings_options(RefitOptions, "options")
 @settings_options(PrivacyOptions, "privacy")

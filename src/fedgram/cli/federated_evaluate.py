@@ -58,7 +58,7 @@ def command(
 def show_on_devices(found: DeviceComparison, arm: str, as_json: bool) -> None:
     """Show a comparison on devices, and what the devices were sent and have sent."""
     if not as_json:
-        print_comparison(found, found.title.replace(" devices", f" {arm} devices", 1))
+        print_comparison(found, found.title.replace(" device", f" {arm} device", 1))
         return
     show({"split": arm, **figures_of(found), "buckets": found.buckets, **_traffic(found)}, as_json)
 
@@ -68,6 +68,7 @@ def _traffic(found: DeviceComparison) -> dict[str, Any]:
     tally = found.progress.tally
     noise = {"privacy": dict(found.privacy)} if found.privacy else {}
     return {
-        **noise, "reports": tally.reports, "empty": tally.empty, "refused": sum(tally.refused.values()),
-        "abandoned_rounds": found.progress.abandoned, "bytes_up": tally.bytes_received, "bytes_down": tally.bytes_sent,
+        **noise, "invited": tally.invited, "reports": tally.reports, "empty": tally.empty,
+        "refused": sum(tally.refused.values()), "abandoned_rounds": found.progress.abandoned,
+        "bytes_up": tally.bytes_received, "bytes_down": tally.bytes_sent,
     }  # fmt: skip

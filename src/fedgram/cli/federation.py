@@ -15,7 +15,7 @@ from fedgram.cli.federation_experiment import experiment_command, power_command
 from fedgram.cli.federation_keys import admit_command, renew_command, revoke_command
 from fedgram.cli.federation_publish import publish_command
 from fedgram.cli.parameters import json_option, split_option
-from fedgram.cli.run import _show_plan, execute, extras_of, given_files, population_options, running_options
+from fedgram.cli.run import execute, extras_of, given_files, population_options, running_options, show_plan
 from fedgram.cli.settings import settings_options
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.extras import check_extras
@@ -333,7 +333,7 @@ def _show_dry_run(
     stage_names(config, until)
     plan, asking = plan_pipeline(config, workspace, until=until, change=change), stages_that_ask(change, config)
     estimates = {name: n for name, n in estimate_seconds(config, compute).items() if name not in asking}
-    _show_plan(plan, estimates, as_json)
+    show_plan(plan, estimates, as_json)
     waiting = [p.stage.name for p in plan if p.reason is not None and p.seconds is None and p.stage.name in asking]
     if waiting and not as_json:
         click.echo(f"without an estimate, because they wait for devices: {', '.join(waiting)}")

@@ -163,7 +163,7 @@ def execute(
         from fedgram.pipeline.estimates import estimate_seconds
 
         plan = plan_pipeline(config, workspace, until=until, change=change)
-        _show_plan(plan, estimate_seconds(config, compute), as_json)
+        show_plan(plan, estimate_seconds(config, compute), as_json)
         return
     began = perf_counter()
     ran: list[str] = []
@@ -223,7 +223,8 @@ def _say_what_came_out(config: RunConfig, workspace: Path, seconds: float, judge
         click.secho(f"fedgram: WARNING: {warning}", err=True, bold=True, fg="red")
 
 
-def _show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: bool) -> None:
+def show_plan(plan: "list[Planned]", estimates: Mapping[str, float], as_json: bool) -> None:
+    """Print what a run would do, and how long it may take."""
     rows: list[dict[str, Any]] = [
         {"stage": p.stage.name, "runs": p.reason is not None, "why": p.reason, "seconds": p.seconds,
          "estimate": None if p.seconds is not None else estimates.get(p.stage.name)}

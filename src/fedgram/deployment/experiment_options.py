@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated
 
-from fedgram.core.settings import Between, Limit, Positive, Settings, setting
+from fedgram.core.settings import Between, Limit, Needs, Positive, Settings, setting
 from fedgram.evaluate.jackknife import BUCKETS
 
 
@@ -25,7 +25,7 @@ class ExperimentOptions(Settings):
         100_000.0, "Maximum L2 norm of a device's sums per report, about 2.5 times its words. Use less with --epsilon."
     )
     epsilon: Limit = setting(inf, "Add noise so that the experiment costs a device ε at most; inf adds none.")
-    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With --epsilon: δ.")
+    delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With --epsilon: δ.", needs=Needs("epsilon"))
 
     @property
     def is_private(self) -> bool:

@@ -80,7 +80,9 @@ class DeviceComparison(Comparison):
         """What was measured, in a few words."""
         case = "cased" if self.cased else "uncased"
         noise = f", noise of ε = {self.privacy['epsilon']:g}" if self.privacy else ""
-        return f"{self.users:,} devices in {self.buckets:,} buckets, {self.words:,} typed words, {case}{noise}"
+        devices = f"{self.users:,} device{'s' * (self.users != 1)}"
+        buckets = f"{self.buckets:,} bucket{'s' * (self.buckets != 1)}"
+        return f"{devices} in {buckets}, {self.words:,} typed words, {case}{noise}"
 
 
 def evaluate_on_devices(

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram.core.errors import FedgramError
 from fedgram.core.progress import Begin, silent
-from fedgram.core.settings import AtLeastOne, Between, Limit, Positive, SettingError, chosen, setting
+from fedgram.core.settings import AtLeastOne, Between, Limit, Needs, Positive, SettingError, chosen, setting
 from fedgram.core.storage import Record
 from fedgram.federated.cohort import CohortOptions
 from fedgram.federated.convergence import Convergence, measure_convergence
@@ -46,6 +46,7 @@ class UnigramOptions(CohortOptions):
         None,
         "With dp: limit on the norm of a device's counts; a longer vector is scaled down to it. By default, the square "
         "root of the population.",
+        needs=Needs("protection", ("dp",), in_files=False),  # files have it in another section
     )
 
     def limit(self, population: int | None) -> float:

@@ -39,7 +39,7 @@ def about(config: RunConfig, told: Told) -> dict[str, Any]:
         counted = told["refit"]
         facts["refit"] = (
             f"{counted['passes'][-1]['reports']:,} devices counted {counted['words_counted']:,} words in "
-            f"{counted['ngrams_counted']:,} n-grams"
+            f"{counted['ngrams_counted']:,} n-grams{', with noise' * config.privacy.is_dp}"
         )
     return facts | {
         "distillation": f"{config.distillation.samples:,} samples per network",

@@ -99,6 +99,7 @@ def _architecture_stages(c: RunConfig, compute: Compute) -> list[Stage]:
             partial(network_stages.architecture, compute=compute),
             preset, c.architectures.rounds, known_words(c), c.pieces.pretraining, c.pieces.training, c.seed,
             inputs=(*_users(c), "supplement.txt", "U.unigrams"),
+            after=("R_W.json", "R_P.json"),  # no other stage needs what they find, so they leave the GPU to those
         )
         for preset in _architectures(c)
     ]  # fmt: skip
@@ -247,6 +248,7 @@ def _named(**paths: str | None) -> dict[str, str]:
 def _stage(
     name: str, outputs: tuple[str, ...], function: Callable[..., None], *settings: Any,
     inputs: tuple[str, ...] = (), sources: Mapping[str, str] | None = None, measures: str | None = None,
+    after: tuple[str, ...] = (),
 ) -> Stage:  # fmt: skip
     """A stage whose function is given the work and its settings, which are also what its key depends on."""
     config = [asdict(value) if is_dataclass(value) and not isinstance(value, type) else value for value in settings]
@@ -256,4 +258,4 @@ def _stage(
     def run(work: Work) -> None:
         function(work, *settings)
 
-    return Stage(name, outputs, run, inputs, paths, config, measures)
+    return Stage(name, outputs, run, inputs, paths, config, measures, after)

@@ -66,6 +66,7 @@ class Stage:
     """`inputs` are outputs of earlier stages; `sources` are files from outside, by the name the function uses.
 
     `measures` names the users on whom the stage measures models, such as test; the workspace counts how often it does.
+    `after` are outputs of earlier stages for which the stage waits, though it does not read them.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Stage:
     sources: Mapping[str, Path] = field(default_factory=dict)
     config: Any = None
     measures: str | None = None
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class Workspace:
             code_digest(stage.function)  # sources are read before the first stage, as they may be edited meanwhile
         while waiting or running:
             missing = {name for stage in (*waiting, *(b.stage for b in running.values())) for name in stage.outputs}
-            ready = [stage for stage in waiting if not missing.intersection(stage.inputs)]
+            ready = [stage for stage in waiting if missing.isdisjoint((*stage.inputs, *stage.after))]
             if ready and len(running) < runner.at_once:
                 waiting.remove(stage := ready[0])
                 on_stage(stage, reason := self._reason(stage))
@@ -315,8 +317,8 @@ def _checked(stages: Sequence[Stage], until: str | None) -> Sequence[Stage]:
     made: set[str] = set()
     names = [stage.name for stage in stages]
     for stage in stages:
-        if missing := [name for name in stage.inputs if name not in made]:
-            raise InvariantError(f"stage {stage.name} reads {missing[0]}, which no earlier stage writes")
+        if missing := [name for name in (*stage.inputs, *stage.after) if name not in made]:
+            raise InvariantError(f"stage {stage.name} needs {missing[0]}, which no earlier stage writes")
         if twice := made & set(stage.outputs) or names.count(stage.name) > 1 or not stage.outputs:
             raise InvariantError(f"stage {stage.name} stands twice, writes nothing, or writes another's file ({twice})")
         made |= set(stage.outputs)

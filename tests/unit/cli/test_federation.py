@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fedgram.cli.federation import group
-from fedgram.cli.main import run
+from fedgram.cli.main import cli, run
 from fedgram.deployment.folder import FederationConfig, make_folder
 
 ASKING = ["unigrams", "train_words", "train_pieces", "refit"]
@@ -19,7 +18,7 @@ def dry_run(folder: Path, *options: str) -> str:
     if not federation.exists():
         make_folder(federation, FederationConfig(tls=False, masked_with=0))
     given = ["run", str(federation), "demo", "-w", str(folder / "run"), "--dry-run", *options]
-    result = CliRunner().invoke(group, given, catch_exceptions=False)
+    result = CliRunner().invoke(cli, ["federation", *given], catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedgram.automata.model import NGramModel
-from fedgram.cli.federation_evaluate import evaluate_command
+from fedgram.cli.main import cli
 from fedgram.deployment import evaluation
 from fedgram.deployment.flower import processes
 from fedgram.deployment.folder import FederationConfig, make_folder
@@ -40,8 +40,8 @@ def shown(tally: Tally, model: Path, folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(evaluation, "evaluate_on_federation", instead)
     monkeypatch.setattr(processes, "wait_until_served", lambda *_, **__: None)
     make_folder(folder / "fed", FederationConfig(tls=False, masked_with=0))
-    given = [str(folder / "fed"), str(model), "--arm", "train", *options]
-    result = CliRunner().invoke(evaluate_command, given, catch_exceptions=False)
+    given = ["federation", "evaluate", str(folder / "fed"), str(model), "--arm", "train", *options]
+    result = CliRunner().invoke(cli, given, catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 

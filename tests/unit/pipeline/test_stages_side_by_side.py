@@ -70,6 +70,17 @@ def test_stages_that_need_nothing_of_each_other_run_side_by_side(tmp_path: Path,
     assert done[-1] == "e"
 
 
+def test_a_stage_waits_for_what_it_comes_after_but_does_not_depend_on_it(tmp_path: Path) -> None:
+    runner = Side(8)
+    with open_workspace(tmp_path / "w") as space:
+        space.run([written("a"), written("b"), replace(written("c"), after=("a",))], runner=runner)
+        assert {"a", "b"} in runner.together
+        assert not any({"a", "c"} <= names for names in runner.together)
+        (tmp_path / "w" / "a").write_text("other")
+        space.run([written("b"), replace(written("c"), after=("b",))], runner=runner)
+    assert len(runner.together) == 3, "neither another order nor other content is a reason to run again"
+
+
 @pytest.mark.parametrize("kind", [FedgramError, OSError, MemoryError])
 def test_a_stage_that_fails_beside_others_is_named_and_what_is_done_stays(
     tmp_path: Path, kind: type[Exception]

@@ -258,7 +258,8 @@ def test_stages_must_fit_together(tmp_path: Path) -> None:
 
     with open_workspace(tmp_path / "w") as space:
         for stages, message in (
-            ([Stage("a", ("x",), nothing, inputs=("y",))], "reads y, which no earlier stage writes"),
+            ([Stage("a", ("x",), nothing, inputs=("y",))], "needs y, which no earlier stage writes"),
+            ([Stage("a", ("x",), nothing, after=("y",))], "needs y, which no earlier stage writes"),
             ([Stage("a", ("x",), nothing), Stage("b", ("x",), nothing)], "another's file"),
             ([Stage("a", ("x",), nothing), Stage("a", ("y",), nothing)], "stands twice"),
             ([Stage("a", (), nothing)], "writes nothing"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference.ngram_counting import all_occurrences, ngrams
 from tests.reference.random_models import random_sentences, random_topology, vocabulary
@@ -103,6 +103,7 @@ def test_all_passes_together_never_exceed_the_norm(seed: int, norm: float, label
     assert np.all(exact - everything < 2.0**-BITS)
 
 
+@settings(max_examples=40)
 @given(seeds, st.integers(1, 7))
 def test_what_is_not_scaled_is_counted_exactly(seed: int, order: int) -> None:
     """One vector is scaled, which leaves the others' counts whole, and all marks."""
