@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Generator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put a test that is marked `early` at the beginning of what each process gets first."""
     processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     early = [item for item in items if item.get_closest_marker("early")]
-    others = [item for item in items if not item.get_closest_marker("early")]
+    others = iter([item for item in items if not item.get_closest_marker("early")])
+    left = len(items)
     items.clear()
-    for n in range(processes):  # xdist cuts the tests into pieces of equal size
-        own = early[n::processes]
-        size = (len(early) + len(others)) * (n + 1) // processes - len(items) - len(own)
-        items += own + others[:size]
-        del others[:size]
+    for n in range(processes):
+        size = left // (processes - n)  # as xdist cuts them
+        first = early[n::processes]
+        items += [*first, *islice(others, size - len(first))]
+        left -= size
+    assert next(others, None) is None
 
 
 @pytest.fixture(scope="session", autouse=True)

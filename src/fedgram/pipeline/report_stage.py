@@ -97,9 +97,13 @@ def _points(network: Mapping[str, Any]) -> list[tuple[int, float]]:
 
 
 def _architectures(told: Told) -> list[dict[str, Any]]:
-    """Table 2, with the best SLL^e of the networks that this run trained."""
-    best = {name: max(value for _, value in _points(n)) for name, n in _trained_networks(told).items() if _points(n)}
-    return [{**row, "sll_e": best.get(row["preset"])} for row in presets() if row["paper_total"] is not None]
+    """Table 2, with the best SLL^e and the size of the networks that this run trained."""
+    trained = {
+        name: {"sll_e": max(value for _, value in _points(n)), "trained_parameters": n["parameters"] / 1e6}
+        for name, n in _trained_networks(told).items()
+    }
+    neither = {"sll_e": None, "trained_parameters": None}
+    return [{**row, **trained.get(row["preset"], neither)} for row in presets() if row["paper_total"] is not None]
 
 
 def _networks(told: Told) -> list[dict[str, Any]]:

@@ -181,5 +181,11 @@ def architecture_table(architectures: tuple[Architecture, ...]) -> list[Block]:
     )
     if trained:
         caption += ". SLL^e: per dev sentence, of the best round, for the networks that this run trained"
+        caption += "".join(
+            f". {n.preset} was trained with {n.trained_parameters:.2f}M parameters, as devices reported too few words "
+            "for more pieces"
+            for n in architectures
+            if n.trained_parameters is not None and f"{n.trained_parameters:.2f}" != f"{n.parameters:.2f}"
+        )
     header = ("Model", *shape, *sizes, *(("SLL^e, ours",) if trained else ()))
     return [Heading("Table 2: networks", 3), Table(header, tuple(rows), caption)]

@@ -16,7 +16,8 @@
                              against_first}], control {replaced, interpolated}, max_words, devices, words; clip null
                              means ∞, and all but baseline, clip and change may be left out
     architectures            Table 2: [{preset, layers, hidden, embedding, embedding_parameters, parameters,
-                             paper_embedding, paper_total, sll_e}], sizes in millions; sll_e null if not trained
+                             paper_embedding, paper_total, sll_e, trained_parameters}], sizes in millions; the last
+                             two are null if not trained
     sizes                    [{model, ngrams, bytes}]; ngrams null for a model without n-grams
     figures                  [{file, caption, dark}]: PNG files, with paths relative to the folder of the JSON file;
                              `dark` is the figure for dark pages, and may be left out
@@ -92,7 +93,10 @@ class Clipping:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A network of Table 2: its shape, its sizes here and in the paper in millions, and its best dev SLL^e."""
+    """A network of Table 2: its shape, its sizes here and in the paper in millions, and what was trained.
+
+    Where the reported words have fewer pieces than the shape has room for, the trained network is smaller.
+    """
 
     preset: str
     layers: int
@@ -103,6 +107,7 @@ class Architecture:
     paper_embedding: float
     paper_total: float
     sll_e: float | None
+    trained_parameters: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +307,9 @@ class _Reader:
             self.number(item.get(key), f"{place}.{key}")
             for key in ("embedding_parameters", "parameters", "paper_embedding", "paper_total")
         )
-        preset, sll_e = self.text(item.get("preset"), f"{place}.preset"), self.maybe(item, "sll_e", place)
-        return Architecture(preset, layers, hidden, embedding, ours, total, paper, paper_total, sll_e)
+        preset = self.text(item.get("preset"), f"{place}.preset")
+        trained = (self.maybe(item, key, place) for key in ("sll_e", "trained_parameters"))
+        return Architecture(preset, layers, hidden, embedding, ours, total, paper, paper_total, *trained)
 
     def maybe(self, table: dict[str, Any], key: str, place: str) -> float | None:
         return None if table.get(key) is None else self.number(table[key], f"{place}.{key}")

@@ -136,6 +136,8 @@ def test_table_2_has_the_seven_networks(told: Told, tmp_path: Path, monkeypatch:
         "W_30K": -40.0, "P_4K-S": -52.0, "P_4K-L": -45.0, "P_4K-G": None, "P_16K-S": None, "P_16K-L": None,
         "P_30K": -49.0,
     }  # fmt: skip
+    trained = {row["preset"]: row["trained_parameters"] for row in results["architectures"]}
+    assert trained == {preset: None if value is None else 0.001 for preset, value in sll_e.items()}
     text = (tmp_path / "report" / "report.md").read_text()
     assert "| P\\_4K-G | 2 | 1,080 | 280 | 1.12M | 1.12M | 2.73M | 2.71M | – |" in text
 

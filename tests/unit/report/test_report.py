@@ -271,10 +271,17 @@ def test_table_2_has_our_sizes_beside_the_papers(tmp_path: Path, results: dict[s
     row = ["P\\_4K-G", "2", "1,080", "280", "1.12M", "1.12M", "2.73M", "2.71M"]
     assert rows_of(twin.read_text(), "P\\_4K-G") == [row]
     assert "<i>S</i><sub>total</sub>, ours" in page.read_text()
-    results["architectures"] = [{**network, "sll_e": -38.5}, {**network, "preset": "W_30K"}]
+    results["architectures"] = [
+        {**network, "sll_e": -38.5, "trained_parameters": 2.7341},
+        {**network, "preset": "W_30K"},
+    ]
     text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
     assert rows_of(text, "P\\_4K-G") == [[*row, "-38.50"]]
     assert rows_of(text, "W\\_30K")[0][-1] == "–"
+    assert "was trained with" not in text
+    results["architectures"][0]["trained_parameters"] = 2.5
+    text = write_report(read_results(write(tmp_path, results)), tmp_path)[1].read_text()
+    assert "P\\_4K-G was trained with 2.50M parameters" in text
     with pytest.raises(InputError, match=r"architectures\[0\].layers must be an integer"):
         read_results(write(tmp_path, {**results, "architectures": [{**network, "layers": 1.5}]}))
 
