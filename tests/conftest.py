@@ -26,7 +26,10 @@ SHARED = Path(os.environ.get("FEDGRAM_SHARED_DATA", Path(__file__).parents[2] / 
 
 @pytest.hookimpl(trylast=True)  # when tests that are not wanted are out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put a test that is marked `early` at the beginning of what each process gets first."""
+    """Put tests that are marked `early` at the beginning of what every other process gets first.
+
+    They wait most of the time, so the other processes have work for the cores meanwhile.
+    """
     processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     early = [item for item in items if item.get_closest_marker("early")]
     others = iter([item for item in items if not item.get_closest_marker("early")])
@@ -34,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.clear()
     for n in range(processes):
         size = left // (processes - n)  # as xdist cuts them
-        first = early[n::processes]
+        first = early[n // 2 :: (processes + 1) // 2] if n % 2 == 0 else []
         items += [*first, *islice(others, size - len(first))]
         left -= size
     assert next(others, None) is None
