@@ -313,6 +313,7 @@ def a_round_is_tried_again(home: Folder, work: Path, running: "subprocess.Popen[
     assert run.state.rounds[0].devices == 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_servers_share_the_rounds_of_one_run(tmp_path: Path, fedgram: Callable[..., Any]) -> None:
     """Two devices each; what comes out are the bits of one process with all four."""

@@ -39,7 +39,7 @@ ELSEWHERE = {  # pages whose commands do not run here, although they exist and h
     "docs/results/networks.md": "its commands need users' text and a GPU",
     "docs/results/distillation.md": "its commands need users' text",
 }
-EARLY = ("docs/howto/federation.md", "docs/tour.md")
+MARKS = {"docs/howto/federation.md": pytest.mark.early, "docs/tour.md": pytest.mark.slow}
 
 
 def name(page: Path) -> str:
@@ -113,7 +113,7 @@ def test_pages_that_do_not_run_here_exist() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.early if name(p) in EARLY else (), id=name(p)) for p in PAGES if is_run(p)],
+    [pytest.param(p, marks=MARKS.get(name(p), ()), id=name(p)) for p in PAGES if is_run(p)],
 )
 def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
