@@ -74,8 +74,21 @@ def test_options_of_noise_need_noise(folder: Path, refused: Callable[..., str]) 
     assert "--ledger needs --noise poisson or blt" in refused(*train, "--ledger", folder / "l.json")
     words = ["federated", "unigrams", "collect", "--users", users, "--whitelist", "w.txt", "-o", folder / "U.unigrams"]
     assert refused(*words, "--epsilon", 1) == f"--epsilon needs {needs}"
+    assert refused(*words, "--norm", 9) == f"--norm needs {needs}"
+    public = refused(*base, "--protection", "dp", "--public", folder / "A.ngram")
+    assert public == "--public needs --protection threshold; without it no number of devices is asked for"
     measure = ["federated", "evaluate", folder / "A.ngram", "--users", users]
     assert refused(*measure, "--delta", 1e-6) == "--delta needs --epsilon; without it no noise is added"
+    trial = [
+        "federation",
+        "experiment",
+        folder / "fed",
+        "--control",
+        folder / "a.fgram",
+        "--treatment",
+        folder / "b.fgram",
+    ]
+    assert refused(*trial, "--delta", 1e-6) == "--delta needs --epsilon; without it no noise is added"
 
 
 def test_noise_is_named_and_what_it_hides(folder: Path, fedgram: Command, capsys: pytest.CaptureFixture[str]) -> None:
