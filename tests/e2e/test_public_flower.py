@@ -35,6 +35,7 @@ def a_store(folder: Path) -> DeviceStore:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_federation_needs_only_what_flower_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device is admitted, a run is started, and its sum is the simulation's."""
     monkeypatch.setenv(internals.SWITCH, "off")

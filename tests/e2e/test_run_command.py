@@ -216,6 +216,7 @@ def test_a_dry_run_writes_nothing(config: Path, tmp_path: Path, fedgram: Command
     assert "there is no stage 'last'" in refused("run", config, "-w", tmp_path / "none", "--dry-run", "--until", "last")
 
 
+@pytest.mark.slow
 def test_two_workers_make_the_same_bytes(done: Path, config: Path, tmp_path: Path, fedgram: Command) -> None:
     fedgram("run", config, "-w", tmp_path / "two", "--workers", 2, "--json")
     assert digests(tmp_path / "two") == digests(done)
