@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for n in range(processes):
         size = left // (processes - n)  # as xdist cuts them
         first = early[n // 2 :: (processes + 1) // 2] if n % 2 == 0 else []
-        items += [*first, *islice(others, size - len(first))]
+        items += [*first, *islice(others, max(size - len(first), 0))]
         left -= size
     assert next(others, None) is None
 

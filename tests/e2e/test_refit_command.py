@@ -76,7 +76,7 @@ def test_options_of_noise_need_noise(folder: Path, refused: Callable[..., str]) 
     assert refused(*words, "--epsilon", 1) == f"--epsilon needs {needs}"
     assert refused(*words, "--norm", 9) == f"--norm needs {needs}"
     public = refused(*base, "--protection", "dp", "--public", folder / "A.ngram")
-    assert public == "--public needs --protection threshold; without it no number of devices is asked for"
+    assert public == "--public needs --protection threshold; without it no n-gram has to be public"
     measure = ["federated", "evaluate", folder / "A.ngram", "--users", users]
     assert refused(*measure, "--delta", 1e-6) == "--delta needs --epsilon; without it no noise is added"
     trial = [

@@ -38,13 +38,16 @@ from fedgram.core.checkpoint import OtherWorkError
 from fedgram.core.compute import Compute
 from fedgram.core.errors import FedgramError, InputError
 from fedgram.core.lazy import lazy
+from fedgram.core.settings import Needs
 from fedgram.core.storage import atomic_write
 from fedgram.distill.refit.refit import RefitOptions, RefittedModel, refit
 from fedgram.formats.models import read_model, write_model
-from fedgram.privacy.options import NEEDS_THRESHOLD, PrivacyOptions
+from fedgram.privacy.options import PrivacyOptions
 from fedgram.text.population import Population, open_population
 from fedgram.text.unigrams import read_unigrams
 from fedgram.training.options import FedAvgOptions
+
+_THRESHOLD = Needs("protection", ("threshold",), otherwise="no n-gram has to be public")
 
 
 @click.group(
@@ -206,7 +209,7 @@ def _draw(folder: Path, name: str, history: Mapping[str, Any]) -> None:
     callback=model_input,
     help="Cased n-gram model that gives the capitals; by default, MODEL. Devices do not check capitals.",
 )
-@click.option("--public", cls=Option, needs=(NEEDS_THRESHOLD,), callback=model_input,
+@click.option("--public", cls=Option, needs=(_THRESHOLD,), callback=model_input,
               help="N-gram model of public text: with a threshold, its n-grams stay, whoever typed them.")  # fmt: skip
 @settings_options(RefitOptions, "options")
 @settings_options(PrivacyOptions, "privacy")

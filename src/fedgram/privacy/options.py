@@ -10,7 +10,7 @@ from fedgram.privacy.gaussian import gaussian_epsilon, multiplier_for
 from fedgram.privacy.noise import Randomness, SeededRandomness, SystemRandomness
 
 Protection = Literal["threshold", "dp", "none"]
-NEEDS_THRESHOLD = Needs("protection", ("threshold",), otherwise="no number of devices is asked for")
+_NEEDS_THRESHOLD = Needs("protection", ("threshold",), otherwise="no number of devices is asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class PrivacyOptions(Settings):
     )
     min_devices: Annotated[int, Between(2)] = setting(
         10, "With threshold: minimum number of devices of an n-gram that devices add.", formerly="least",
-        needs=NEEDS_THRESHOLD,
+        needs=_NEEDS_THRESHOLD,
     )  # fmt: skip
     network_devices: Annotated[int, Between(2)] = setting(
         2, "With threshold: minimum number of devices of an n-gram that the network learned and that is not public.",
-        needs=NEEDS_THRESHOLD,
+        needs=_NEEDS_THRESHOLD,
     )  # fmt: skip
     epsilon: Positive = setting(3.42, "With dp: ε of everything together.", needs=NEEDS_DP)
     delta: Annotated[float, Between(above=0, high=0.1)] = setting(1e-8, "With dp: δ.", needs=NEEDS_DP)
